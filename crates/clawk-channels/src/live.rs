@@ -85,8 +85,17 @@ impl Live {
         if state.over.len() >= REMEMBERED {
             state.over.clear();
         }
+        if state.shown.len() >= REMEMBERED {
+            // Answers that were never delivered; where one of them is, it is sent anew.
+            state.shown.clear();
+        }
         state.over.insert(message);
-        state.shown.remove(&message)
+        state.shown.get(&message).cloned()
+    }
+
+    /// The message that was being written is the answer now, or is gone.
+    pub(crate) fn forget(&self, message: MessageId) {
+        self.state().shown.remove(&message);
     }
 
     /// Follows a session until all turns that are waited for have ended.

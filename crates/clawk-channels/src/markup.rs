@@ -1,6 +1,6 @@
 //! Markdown in platforms' own markups (C6): what a platform can't show becomes plain text.
 
-use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 /// How one markup writes things.
 struct Style {
@@ -15,50 +15,42 @@ struct Style {
     link: fn(url: &str, label: &str) -> String,
 }
 
+/// The tags that Telegram and a page have in common.
+const TAGS: Style = Style {
+    strong: ("<b>", "</b>"),
+    emphasis: ("<i>", "</i>"),
+    strike: ("<s>", "</s>"),
+    code: ("<code>", "</code>"),
+    block: ("<pre>", "</pre>"),
+    quote: ("<blockquote>", "</blockquote>"),
+    heading: ("<b>", "</b>"),
+    escape: html,
+    link: |url, label| format!("<a href=\"{}\">{label}</a>", html(url).replace('"', "&quot;")),
+};
+
 /// Telegram's HTML.
 pub(crate) fn telegram(text: &str) -> String {
-    write(
-        text,
-        &Style {
-            strong: ("<b>", "</b>"),
-            emphasis: ("<i>", "</i>"),
-            strike: ("<s>", "</s>"),
-            code: ("<code>", "</code>"),
-            block: ("<pre>", "</pre>"),
-            quote: ("<blockquote>", "</blockquote>"),
-            heading: ("<b>", "</b>"),
-            escape: html,
-            link: |url, label| format!("<a href=\"{}\">{label}</a>", html(url).replace('"', "&quot;")),
-        },
-    )
+    write(text, &TAGS)
 }
 
 /// HTML for a page: what is not ours is escaped, and a link leads to the web or to a mail address only.
 pub(crate) fn page(text: &str) -> String {
-    write(
-        text,
-        &Style {
-            strong: ("<b>", "</b>"),
-            emphasis: ("<i>", "</i>"),
-            strike: ("<s>", "</s>"),
-            code: ("<code>", "</code>"),
-            block: ("<pre>", "</pre>"),
-            quote: ("<blockquote>", "</blockquote>"),
-            heading: ("<b>", "</b>"),
-            escape: |text| html(text).replace('"', "&quot;").replace('\'', "&#39;"),
-            link: |url, label| {
-                let lower = url.to_ascii_lowercase();
-                if !["https://", "http://", "mailto:"]
-                    .iter()
-                    .any(|scheme| lower.starts_with(scheme))
-                {
-                    return label.to_owned();
-                }
-                let url = html(url).replace('"', "&quot;").replace('\'', "&#39;");
-                format!("<a href=\"{url}\" target=\"_blank\" rel=\"noopener noreferrer\">{label}</a>")
-            },
+    let style = Style {
+        escape: attribute,
+        link: |url, label| {
+            format!(
+                "<a href=\"{}\" target=\"_blank\" rel=\"noopener noreferrer\">{label}</a>",
+                attribute(url)
+            )
         },
-    )
+        ..TAGS
+    };
+    write(text, &style)
+}
+
+/// A text that may stand between quotation marks, too.
+fn attribute(text: &str) -> String {
+    html(text).replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 /// Slack's mrkdwn.
@@ -209,10 +201,8 @@ impl Page<'_> {
             }
             Tag::Heading { .. } => self.paragraph(style.heading.0),
             Tag::BlockQuote(_) => self.paragraph(style.quote.0),
-            Tag::CodeBlock(kind) => {
-                let _language = matches!(kind, CodeBlockKind::Fenced(_));
-                self.paragraph(style.block.0);
-            }
+            // No markup of ours names a language.
+            Tag::CodeBlock(_) => self.paragraph(style.block.0),
             Tag::List(first) => {
                 self.gap(if self.lists.is_empty() { 2 } else { 1 });
                 self.lists.push(first);
@@ -274,9 +264,10 @@ impl Page<'_> {
             TagEnd::Link | TagEnd::Image => {
                 if let Some((url, at)) = self.links.pop() {
                     let label = self.out.split_off(at);
+                    let lower = url.to_ascii_lowercase();
                     let web = ["https://", "http://", "mailto:"]
                         .iter()
-                        .any(|scheme| url.starts_with(scheme));
+                        .any(|scheme| lower.starts_with(scheme));
                     let shown = if web { (style.link)(&url, &label) } else { label };
                     self.out.push_str(&shown);
                 }
@@ -303,7 +294,7 @@ impl Page<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{mrkdwn, plain, telegram};
+    use super::{mrkdwn, page, plain, telegram};
 
     const TEXT: &str = "# Title\n\nA **bold** and *slanted* `x < y` [link](https://a.example/?q=1&r=2).\n\n- one\n- two\n  1. deep\n\n```rust\nif a < b {}\n```\n\n> said\n\n<b>raw</b> [bad](javascript:alert(1))";
 
@@ -316,6 +307,22 @@ mod tests {
         assert!(mrkdwn(TEXT).contains("<https://a.example/?q=1&amp;r=2|link>"));
         assert!(plain(TEXT).contains("link (https://a.example/?q=1&r=2)"));
         assert!(!plain(TEXT).contains("**"));
+    }
+
+    #[test]
+    fn nothing_of_a_text_is_a_tag_or_leaves_its_attribute() {
+        let evil = "<script>alert(1)</script> <img src=x onerror=alert(1)> [a](https://x.example/\"onclick=\"alert(1)) \
+                    [b](javascript:alert(1)) [c](JavaScript:alert(1)) [d](data:text/html,x) `</code><script>`";
+        for made in [telegram(evil), page(evil)] {
+            assert!(!made.contains("<script") && !made.contains("<img"), "{made}");
+            assert!(
+                !made.to_lowercase().contains("href=\"javascript") && !made.contains("data:text"),
+                "{made}"
+            );
+            let inside = made.split("href=\"").nth(1).unwrap().split('>').next().unwrap();
+            assert!(!inside.contains("onclick=\"alert"), "{made}");
+        }
+        assert!(mrkdwn("<!channel> <@U1>").contains("&lt;!channel&gt; &lt;@U1&gt;"));
     }
 
     proptest! {

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use clawk_kernel::ports::{Deliver, Delivery, Later, Outgoing};
+use clawk_proto::MessageId;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Abilities, Adapter, Found, Markup, Out};
+use crate::adapter::{Abilities, Adapter, Carries, Found, Markup, Out, OutFile};
 use crate::inlet::Inlet;
 use crate::markup;
 use crate::schedules::RUN;
@@ -58,7 +59,7 @@ impl Outlet {
     async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
             // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.
-            None => self.send(out, cancel).await,
+            None => self.send(out, &[], cancel).await,
             Some((channel, conversation)) => match self.outlet_of(channel) {
                 Some(outlet) => {
                     let onward = Outgoing {
@@ -67,7 +68,7 @@ impl Outlet {
                         reply_to: None,
                         ..out.clone()
                     };
-                    outlet.send(&onward, cancel).await
+                    outlet.send(&onward, &[], cancel).await
                 }
                 None => Delivery::Failed {
                     reason: format!("`deliver_to` names the channel `{channel}`, which is not connected"),
@@ -83,9 +84,20 @@ impl Outlet {
         lanes.get(channel)?.outlet.clone()
     }
 
-    /// Sends what the platform does not have yet of an answer.
-    pub(crate) async fn send(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
+    /// Sends what the platform does not have yet of an answer, and the files with it.
+    pub(crate) async fn send(
+        &self,
+        out: &Outgoing,
+        files: &[OutFile],
+        cancel: &CancellationToken,
+    ) -> Delivery {
         let abilities = self.adapter.abilities();
+        if let (Carries::Nothing(why), false) = (abilities.files, files.is_empty()) {
+            let kind = self.inlet.channel().kind.as_str();
+            return Delivery::Failed {
+                reason: format!("nothing was sent: files can't go out on `{kind}` ({why})"),
+            };
+        }
         let doubt = out.repeat && !abilities.idempotent;
         let marked = doubt && self.last_piece(out, abilities).await == Found::CantKnow;
         let text = if marked {
@@ -93,49 +105,30 @@ impl Outlet {
         } else {
             out.text.clone()
         };
-        let pieces = pieces(&text, abilities);
-        let id = out.id.to_string();
-        let from = if marked {
-            0
-        } else {
-            self.begun().get(&id).copied().unwrap_or(0)
+        let inside = abilities.files == Carries::Inside;
+        let pieces = match (text.trim().is_empty() && !files.is_empty(), inside) {
+            // Files that nothing is said of.
+            (true, true) => vec![String::new()],
+            (true, false) => Vec::new(),
+            (false, _) => pieces(&text, abilities),
         };
+        let id = out.id.to_string();
+        let begun = self.begun().get(&id).copied();
+        let from = begun.filter(|_| !marked).unwrap_or(0);
         let mut platform_id = None;
         for (n, markdown) in pieces.iter().enumerate().skip(from) {
+            let last = inside && n + 1 == pieces.len();
             let piece = Out {
                 id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
                 conversation: out.conversation.clone(),
                 reply_to: out.reply_to.clone().filter(|id| n == 0 && !id.starts_with(RUN)),
                 text: dress(markdown, abilities.markup),
                 markdown: markdown.clone(),
-                files: Vec::new(),
+                files: if last { files.to_vec() } else { Vec::new() },
             };
-            let work = async {
-                if doubt
-                    && !marked
-                    && let Found::Yes(platform_id) = self.adapter.sent_before(&piece).await
-                {
-                    return Delivery::Delivered { platform_id };
-                }
-                let live = if n == 0 {
-                    self.inlet.live.take(out.id).await
-                } else {
-                    None
-                };
-                if let Some(live) = live
-                    && let done @ Delivery::Delivered { .. } = self.adapter.edit(&live, &piece).await
-                {
-                    return match done {
-                        Delivery::Delivered { platform_id: None } => Delivery::Delivered {
-                            platform_id: Some(live),
-                        },
-                        other => other,
-                    };
-                }
-                self.adapter.send(&piece).await
-            };
+            let live = (n == 0).then_some(out.id);
             let delivery = tokio::select! {
-                delivery = work => delivery,
+                delivery = self.piece(&piece, live, doubt && !marked) => delivery,
                 () = cancel.cancelled() => Delivery::Unknown {
                     reason: "the agent ended while it was being sent".to_owned(),
                 },
@@ -150,9 +143,93 @@ impl Outlet {
                 other => return other,
             }
         }
+        if abilities.files == Carries::Beside {
+            match self.beside(out, files, !pieces.is_empty(), cancel).await {
+                Delivery::Delivered {
+                    platform_id: id_there,
+                } => platform_id = platform_id.or(id_there),
+                other => return other,
+            }
+        }
         self.begun().remove(&id);
         self.inlet.status.sent(self.inlet.clock().now());
         Delivery::Delivered { platform_id }
+    }
+
+    /// Sends one piece. `live`: the answer whose first piece it is, which may stand there already as it was written; `look`: the
+    /// platform may have the piece, and can say so.
+    async fn piece(&self, piece: &Out, live: Option<MessageId>, look: bool) -> Delivery {
+        if look && let Found::Yes(platform_id) = self.adapter.sent_before(piece).await {
+            return Delivery::Delivered { platform_id };
+        }
+        let shown = match live {
+            Some(message) => self.inlet.live.take(message).await.map(|id| (message, id)),
+            None => None,
+        };
+        if let Some((message, id)) = shown {
+            match self.adapter.edit(&id, piece).await {
+                Delivery::Delivered { platform_id } => {
+                    self.inlet.live.forget(message);
+                    return Delivery::Delivered {
+                        platform_id: platform_id.or(Some(id)),
+                    };
+                }
+                later @ Delivery::Retry { .. } => return later,
+                // The same edit twice is one; a new message beside this one would be the answer twice.
+                Delivery::Unknown { reason } => {
+                    return Delivery::Retry {
+                        after_ms: None,
+                        reason,
+                    };
+                }
+                // It is not there any more.
+                Delivery::Failed { .. } => self.inlet.live.forget(message),
+            }
+        }
+        self.adapter.send(piece).await
+    }
+
+    /// Sends files as messages of their own. When one is not sent, it is told what came before it: that is not sent again.
+    async fn beside(
+        &self,
+        out: &Outgoing,
+        files: &[OutFile],
+        mut said: bool,
+        cancel: &CancellationToken,
+    ) -> Delivery {
+        let mut first = None;
+        for (n, file) in files.iter().enumerate() {
+            let place = Out {
+                id: format!("{}.f{n}", out.id),
+                conversation: out.conversation.clone(),
+                reply_to: None,
+                text: String::new(),
+                markdown: String::new(),
+                files: Vec::new(),
+            };
+            let delivery = tokio::select! {
+                delivery = self.adapter.send_file(&place, file) => delivery,
+                () = cancel.cancelled() => Delivery::Unknown {
+                    reason: "the agent ended while it was being sent".to_owned(),
+                },
+            };
+            match delivery {
+                Delivery::Delivered { platform_id } => {
+                    said = true;
+                    first = first.or(platform_id);
+                }
+                Delivery::Retry { reason, .. } | Delivery::Failed { reason } if said => {
+                    return Delivery::Failed {
+                        reason: format!(
+                            "what stands before `{}` was sent, `{}` was not: {reason}",
+                            file.name, file.name
+                        ),
+                    };
+                }
+                other => return other,
+            }
+        }
+        Delivery::Delivered { platform_id: first }
     }
 
     /// Whether the platform can say what it has of an answer.
@@ -184,7 +261,7 @@ impl Deliver for Outlet {
             if crate::config::is_trigger(self.inlet.channel().kind) {
                 self.of_trigger(out, cancel).await
             } else {
-                self.send(out, cancel).await
+                self.send(out, &[], cancel).await
             }
         })
     }

@@ -5,10 +5,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use clawk_egress::{Client, Deadlines, EgressError, HostPattern, Request, Rules, Url};
 use clawk_secrets::Env;
-use http::{HeaderMap, Method};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
+/// Bytes of an answer to an upload.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// How long one file may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What an address answered.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) status: StatusCode,
+    pub(crate) bytes: Bytes,
+}
 
 /// Where a platform's files may be.
 #[derive(Debug)]
@@ -36,19 +46,65 @@ impl Remote {
     /// # Errors
     /// For the model and people; no address is in it.
     pub(crate) async fn get(&self, url: &str, headers: HeaderMap, max_bytes: u64) -> Result<Bytes, String> {
+        let got = self.ask(url, headers, max_bytes).await?;
+        if !got.status.is_success() {
+            return Err(format!("the platform answered {}", got.status.as_u16()));
+        }
+        Ok(got.bytes)
+    }
+
+    /// Whether an address is at the host that the operator wrote down.
+    pub(crate) fn is_base(&self, url: &Url) -> bool {
+        url.host_str() == self.base.host_str() && url.port() == self.base.port()
+    }
+
+    /// POSTs bytes to an address that the API gave for them.
+    ///
+    /// # Errors
+    /// They were not taken; the errors of [`Self::get`].
+    pub(crate) async fn post(&self, url: &str, kind: &str, body: Bytes) -> Result<(), String> {
+        let mut headers = HeaderMap::new();
+        let kind = HeaderValue::from_str(kind).map_err(|error| error.to_string())?;
+        headers.insert(CONTENT_TYPE, kind);
+        let got = self
+            .exchange(Method::POST, url, headers, body, MAX_ANSWER_BYTES)
+            .await?;
+        if got.status.is_success() {
+            return Ok(());
+        }
+        Err(format!("the platform answered {}", got.status.as_u16()))
+    }
+
+    /// What an address answers, whatever its status.
+    ///
+    /// # Errors
+    /// The errors of [`Self::get`].
+    pub(crate) async fn ask(&self, url: &str, headers: HeaderMap, max_bytes: u64) -> Result<Got, String> {
+        self.exchange(Method::GET, url, headers, Bytes::new(), max_bytes)
+            .await
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+        max_bytes: u64,
+    ) -> Result<Got, String> {
         let url = Url::parse(url).map_err(|_| "the platform gave no address of the file".to_owned())?; // silent-ok: said
         let client = self.client(&url, max_bytes).map_err(|error| error.to_string())?;
         let request = Request {
-            method: Method::GET,
+            method,
             url,
             headers,
-            body: Bytes::new(),
+            body,
         };
         let response = client.send(request).await.map_err(told)?;
-        if !response.status().is_success() {
-            return Err(format!("the platform answered {}", response.status().as_u16()));
-        }
-        response.bytes().await.map_err(told)
+        Ok(Got {
+            status: response.status(),
+            bytes: response.bytes().await.map_err(told)?,
+        })
     }
 
     fn client(&self, url: &Url, max_bytes: u64) -> Result<Client, EgressError> {
@@ -58,7 +114,7 @@ impl Remote {
             ..Deadlines::default()
         };
         // The operator wrote it down.
-        if url.host_str() == self.base.host_str() && url.port() == self.base.port() {
+        if self.is_base(url) {
             return Client::for_provider(url, &self.env, deadlines, max_bytes);
         }
         // Whatever else is asked for, the guard refuses.

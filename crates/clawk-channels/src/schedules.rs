@@ -86,11 +86,15 @@ struct Schedule {
 
 impl Schedule {
     /// The time after this one; none: it was the last.
-    fn after(&self, now: Timestamp) -> Option<Timestamp> {
-        let cron = self.cron.as_deref()?;
-        let table = Timetable::new(cron, self.timezone.as_deref());
-        let table = table.ok()?; // silent-ok: it was read when the schedule was made
-        table.next(now).filter(|next| next.0 <= self.until)
+    ///
+    /// # Errors
+    /// Its times can't be read any more, for instance because the machine has lost its time zones.
+    fn after(&self, now: Timestamp) -> Result<Option<Timestamp>, String> {
+        let Some(cron) = self.cron.as_deref() else {
+            return Ok(None);
+        };
+        let table = Timetable::new(cron, self.timezone.as_deref())?;
+        Ok(table.next(now).filter(|next| next.0 <= self.until))
     }
 
     fn shown(&self) -> Value {
@@ -152,6 +156,7 @@ impl Schedules {
             run: format!("schedule {}", schedule.id),
             reason,
         };
+        // The schedule itself is in its own file, and a run in the journal: nothing else hangs on this line.
         if let Err(error) = self.kernel.record_channel(&fact).await {
             tracing::error!(%error, "what a schedule did could not be recorded");
         }
@@ -294,6 +299,10 @@ impl Schedules {
             self.drop_it(&due, "its end has passed").await;
             return;
         }
+        if !lane.inlet.lets_in(&due.sender) {
+            self.drop_it(&due, "the person is not let in any more").await;
+            return;
+        }
         // The id of a run is its time: after a crash, the same run is taken once.
         let incoming = Incoming {
             ids: vec![format!("{RUN}{}:{}", due.id, due.next)],
@@ -312,15 +321,18 @@ impl Schedules {
                 tracing::warn!(reason, "a schedule's run could not be kept; it is tried again");
                 return;
             }
-            Taken::Refused(reason) => {
+            // Too much waits in the conversation: this run is left out, and the schedule goes on.
+            Taken::Refused(reason) => self.record(&due, "skipped", Some(reason)).await,
+            Taken::Accepted { .. } | Taken::Ignored => self.record(&due, "started", None).await,
+        }
+        // What was missed meanwhile is made up for by this one run.
+        let next = match due.after(now) {
+            Ok(next) => next.filter(|_| due.left > 1),
+            Err(reason) => {
                 self.drop_it(&due, &reason).await;
                 return;
             }
-            Taken::Accepted { .. } | Taken::Ignored => {}
-        }
-        self.record(&due, "started", None).await;
-        // What was missed meanwhile is made up for by this one run.
-        let next = due.after(now).filter(|_| due.left > 1);
+        };
         let kept = self.change(|all| {
             match next {
                 Some(next) => {

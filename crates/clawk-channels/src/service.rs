@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,17 +10,19 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Deliver, Delivery, Outgoing};
 use clawk_kernel::time::Clock;
-use clawk_kernel::{ChannelFact, Kernel, KernelError, Pairing};
-use clawk_manifest::model::{AccessControl, Channel};
+use clawk_kernel::{ChannelFact, Door, Kernel, KernelError, Pairing};
+use clawk_manifest::model::{AccessControl, Channel, ChannelType, Transport};
 use clawk_proto::{MessageId, SessionId};
 use clawk_sandbox::{Launcher, Spec};
-use clawk_secrets::Resolver;
+use clawk_secrets::{Resolver, Secret};
+use futures::FutureExt as _;
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::adapter::{Adapter, Ended, Hook, HookReply, Served};
+use crate::adapter::{Adapter, Ended, Hook, HookReply, OutFile, Served};
+use crate::check;
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
 use crate::files::Files;
@@ -96,6 +99,8 @@ struct Inner {
     kernel: Kernel,
     clock: Arc<dyn Clock>,
     lanes: Arc<HashMap<String, Lane>>,
+    /// Secrets of channels that a listener serves: what proves that it is this agent's.
+    proofs: HashMap<String, Secret>,
     questions: Arc<Questions>,
     schedules: Arc<Schedules>,
     /// In the manifest's order.
@@ -162,6 +167,7 @@ impl Channels {
     pub async fn start(parts: Parts) -> Result<Self, KernelError> {
         let facts = Arc::new(parts.kernel.pairings().await?);
         let lanes: Lanes = Arc::new(OnceLock::new());
+        // What is no target is a fault of `clawk.toml` with which no agent starts.
         let targets = parts.approvals.iter().filter_map(|target| {
             let (channel, conversation) = target.split_once(':')?;
             Some((channel.to_owned(), conversation.to_owned()))
@@ -200,7 +206,14 @@ impl Channels {
                     Arc::clone(outlet),
                     lane.removed.clone(),
                 );
-                tasks.spawn(work);
+                let inlet = Arc::clone(&lane.inlet);
+                tasks.spawn(async move {
+                    // A library that breaks takes down its own channel, and that is said.
+                    if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+                        let reason = "its adapter broke; start the agent again".to_owned();
+                        inlet.status.set(State::Failed, Some(reason));
+                    }
+                });
             }
         }
         let schedules = Schedules::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
@@ -211,7 +224,17 @@ impl Channels {
         tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
+        let hooked = channels
+            .iter()
+            .filter(|channel| channel.transport == Transport::Webhook || channel.kind == ChannelType::Web);
+        let proofs = hooked.filter_map(|channel| {
+            // silent-ok: a channel without its secret is not connected, and says so
+            let secret = parts.secrets.resolve(&channel.auth.secret_ref).ok()?;
+            Some((channel.name.clone(), secret))
+        });
+        let proofs = proofs.collect();
         Ok(Self(Arc::new(Inner {
+            proofs,
             kernel: parts.kernel,
             clock: parts.clock,
             lanes: made,
@@ -281,6 +304,10 @@ impl Channels {
         if hook.headers.contains_key(http::header::CONTENT_ENCODING) {
             return HookReply::refused(415, "an encoded body is not read").into();
         }
+        let proof = self.0.proofs.get(name);
+        if let Some(reply) = check::answer(&hook.method, &hook.query, name, proof) {
+            return reply.into();
+        }
         adapter.serve(&lane.inlet, hook).await
     }
 
@@ -314,7 +341,30 @@ impl Channels {
         Ok(removed)
     }
 
-    /// Sends a text to a conversation: one attempt, whole or not at all past its first piece. `id` is unique to it.
+    /// Channel and conversation of a session, for what is sent to the person who is there.
+    #[must_use]
+    pub fn place_of(&self, session: SessionId) -> Option<(String, String)> {
+        match self.0.kernel.door_of(session) {
+            Some(Door::Channel {
+                channel,
+                conversation,
+                ..
+            }) => Some((channel, conversation)),
+            _ => None,
+        }
+    }
+
+    /// The most bytes that one file may have on a channel, in and out.
+    #[must_use]
+    pub fn max_file_bytes(&self, channel: &str) -> u64 {
+        let lane = self.0.lanes.get(channel);
+        let most = lane.map_or(ChannelConfig::default().max_attachment_mb, |lane| {
+            lane.inlet.config().max_attachment_mb
+        });
+        u64::from(most) << 20
+    }
+
+    /// Sends a text with files to a conversation: one attempt, whole or not at all past its first piece. `id` is unique to it.
     ///
     /// # Errors
     /// No channel has this name, or it is not connected.
@@ -323,6 +373,7 @@ impl Channels {
         channel: &str,
         conversation: &str,
         text: &str,
+        files: &[OutFile],
         id: MessageId,
     ) -> Result<Delivery, NotDone> {
         let lane = self.0.lanes.get(channel).ok_or(NotDone::NoChannel)?;
@@ -340,7 +391,7 @@ impl Channels {
             attempt: 1,
             repeat: false,
         };
-        Ok(outlet.send(&out, &self.0.over).await)
+        Ok(outlet.send(&out, files, &self.0.over).await)
     }
 
     /// Makes, lists or cancels a schedule in the conversation of a session, for the tool `schedule`.

@@ -91,6 +91,7 @@ impl Status {
     pub(crate) fn set(&self, state: State, reason: Option<String>) {
         let mut now = self.lock();
         if now.state != state || now.reason != reason {
+            // What is ready has no reason, and shows none.
             let why = reason.as_deref().unwrap_or_default();
             match state {
                 State::Ready => tracing::info!(channel = %now.name, "the channel is ready"),

@@ -265,9 +265,12 @@ pub enum KernelError {
     /// R19.
     #[error("request_id {0} was used for another request")]
     RequestIdReused(RequestId),
-    /// The mailbox is full, the message too long or empty: it was refused, and recorded as refused.
+    /// The message is too long or empty: it was refused, and recorded as refused.
     #[error("message refused: {0}")]
     Refused(String),
+    /// The mailbox is full. Of a channel, the message is on no record: its platform keeps it and brings it again.
+    #[error("message refused: {0}")]
+    Full(String),
     /// -32011: the text itself is refused (R16a), and recorded as refused.
     #[error("refused: {detail}")]
     Screened {

@@ -426,7 +426,7 @@ async fn admit<'s>(
     match state.mailbox.reserve(&sessions.beyond) {
         Some(place) => Ok((place, Said { text, images })),
         None if state.mailbox.has_ended() => Err(KernelError::UnknownSession(state.id.to_string())),
-        None => Err(KernelError::Refused(format!(
+        None => Err(KernelError::Full(format!(
             "{MAILBOX} messages wait in this conversation, and {} beyond them in all; say it again later",
             sessions.limits.waiting
         ))),
@@ -457,9 +457,13 @@ pub(crate) async fn accept_as(
     let mut drafts = Vec::new();
     let (place, taken) = match admit(sessions, state, &origin, &said, &mut drafts).await {
         Ok(admitted) => admitted,
+        // It comes again: whoever wrote it is told nothing, and nothing has an end yet.
+        Err(error @ KernelError::Full(_)) if matches!(origin.door, Door::Channel { .. }) => {
+            return Err(error);
+        }
         Err(error) => {
             let reason = match &error {
-                KernelError::Refused(reason) => reason.clone(),
+                KernelError::Refused(reason) | KernelError::Full(reason) => reason.clone(),
                 other => other.to_string(),
             };
             let payload = MessageRefused {

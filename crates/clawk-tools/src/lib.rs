@@ -25,7 +25,7 @@ pub mod undo;
 mod testing;
 
 pub use bind::{Host, Unbound, bind};
-pub use builtin::{Answer, Ask, Extra, Question};
+pub use builtin::{Answer, Ask, Extra, Question, load};
 pub use config::{A2aTool, HttpTool, Reconcile, ToolConfig, ToolsConfig};
 pub use egress::Egress;
 pub use program::{Program, program};

@@ -4,8 +4,9 @@ use anyhow::{Result, bail};
 
 use crate::run::{command, has, must};
 
-/// Tests of channels under load and kills, and the real binary under a hundred kills.
-const TESTS: &str = "(package(clawk-channels) & test(weather::)) | test(a_hundred_kills)";
+/// Tests of channels under load and kills, and the real binary under a hundred kills and under ten thousand messages.
+const TESTS: &str =
+    "(package(clawk-channels) & test(weather::)) | test(a_hundred_kills) | test(ten_thousand_messages)";
 /// The profile of nextest: one test at a time, with long limits.
 const PROFILE: &str = "soak";
 

@@ -65,9 +65,9 @@ enum Begun {
 
 impl Cron {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig) -> Result<Self, String> {
-        let trigger = channel.trigger.clone().unwrap_or_default();
-        let schedule = trigger.schedule.as_deref().unwrap_or_default();
-        let table = Timetable::new(schedule, config.timezone.as_deref())?;
+        let schedule = super::required(channel, "schedule", |trigger| trigger.schedule.as_deref())?;
+        let trigger = channel.trigger.clone().unwrap_or_default(); // silent-ok: it has a schedule
+        let table = Timetable::new(&schedule, config.timezone.as_deref())?;
         let prompt = config.prompt.clone().unwrap_or_else(|| {
             format!(
                 "The schedule `{}` is due ({{time}}). Do what you are there for.",

@@ -18,7 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Content, Ended, Incoming, Markup, Out, Press, Unit,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Incoming, Markup, Out, OutFile, Press,
+    Unit,
 };
 use crate::inlet::{Inlet, Taken};
 use crate::service::Parts;
@@ -381,6 +382,12 @@ impl Custom {
     }
 }
 
+/// The files of a message, as both line protocols have them.
+pub(crate) fn attached(out: &Out) -> Vec<Value> {
+    let file = |file: &OutFile| json!({"name": file.name, "media_type": file.media_type, "data": STANDARD.encode(&file.data)});
+    out.files.iter().map(file).collect()
+}
+
 fn failed(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery {
     let reason = shown(reason);
     if for_good {
@@ -492,6 +499,7 @@ impl Adapter for Custom {
             buttons: true,
             edits: true,
             typing: true,
+            files: Carries::Inside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
@@ -502,7 +510,7 @@ impl Adapter for Custom {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         let line = json!({"type": "send", "out": out.id, "conversation": out.conversation, "reply_to": out.reply_to,
-            "text": out.markdown, "attachments": []});
+            "text": out.markdown, "attachments": attached(out)});
         Box::pin(self.hand(&out.id, line))
     }
 

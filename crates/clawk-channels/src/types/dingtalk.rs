@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{
-    Abilities, Adapter, Attachment, Content as Place, Ended, Hook, HookReply, Incoming, Markup, Out, Unit,
+    Abilities, Adapter, Attachment, Carries, Content as Place, Ended, Hook, HookReply, Incoming, Markup, Out,
+    OutFile, Unit,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
+use crate::form::Form;
 use crate::genuine::{fresh, hmac_sha256, same};
 use crate::inlet::Inlet;
 use crate::remote::Remote;
@@ -30,6 +32,10 @@ use crate::token::{NoToken, Tokens};
 
 const VENDOR: &str = "https://api.dingtalk.com";
 const HOST: &str = "dingtalk.com";
+/// Where files are handed in; `base_url` stands for both.
+const UPLOADS: &str = "https://oapi.dingtalk.com";
+/// Bytes of a file that goes out.
+const MAX_FILE: usize = 20 << 20;
 /// Where files lie.
 const FILES: [&str; 2] = ["dingtalk.com", "aliyuncs.com"];
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -114,6 +120,7 @@ pub(crate) struct Dingtalk {
     env: Option<Box<Env>>,
     tokens: Tokens,
     files: Remote,
+    uploads: Api,
 }
 
 impl Dingtalk {
@@ -140,6 +147,7 @@ impl Dingtalk {
             env: stream,
             tokens: Tokens::default(),
             files: Remote::new(base, &env, &FILES)?,
+            uploads: Api::new(config.base_url.as_deref().unwrap_or(UPLOADS), &env, PATIENCE)?,
         })
     }
 
@@ -317,6 +325,40 @@ impl Dingtalk {
         inlet.message(incoming).await.settled()
     }
 
+    async fn post(&self, out: &Out, key: &str, param: &Value) -> Delivery {
+        let param = param.to_string();
+        let (path, body) = match out.conversation.strip_prefix(GROUP) {
+            Some(group) => (
+                "v1.0/robot/groupMessages/send",
+                json!({"robotCode": self.robot, "openConversationId": group, "msgKey": key, "msgParam": param}),
+            ),
+            None => (
+                "v1.0/robot/oToMessages/batchSend",
+                json!({"robotCode": self.robot, "userIds": [out.conversation], "msgKey": key, "msgParam": param}),
+            ),
+        };
+        match self.call(path, &body).await {
+            Ok(answer) => self.outcome(&answer),
+            Err(fault) => fault.delivery(),
+        }
+    }
+
+    /// The platform's id of a file.
+    async fn upload(&self, file: &OutFile) -> Result<String, Delivery> {
+        let token = match self.token().await {
+            Ok(token) => token,
+            Err(no) => return Err(Fault::NotSent(no.ended().reason).delivery()),
+        };
+        let form = Form::new().map_err(|reason| Fault::NotSent(reason).delivery())?;
+        let path = format!("media/upload?access_token={}&type=file", escaped(&token));
+        let sent = self.uploads.upload(&path, form.file("media", file), &[]).await;
+        let answer = sent.map_err(Fault::not_uploaded)?;
+        answer
+            .text("/media_id")
+            .map(str::to_owned)
+            .ok_or_else(|| answer.not_uploaded(answer.text("/errmsg").unwrap_or_default()))
+    }
+
     fn outcome(&self, answer: &Answer) -> Delivery {
         let listed = |name: &str| {
             let list = answer.body.get(name).and_then(Value::as_array);
@@ -382,6 +424,7 @@ impl Adapter for Dingtalk {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Markdown,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
@@ -402,21 +445,25 @@ impl Adapter for Dingtalk {
         Box::pin(async move {
             let first = out.markdown.lines().find(|line| !line.trim().is_empty());
             let title: String = first.unwrap_or("answer").chars().take(MAX_TITLE).collect();
-            let param = json!({"title": title, "text": out.markdown}).to_string();
-            let (path, body) = match out.conversation.strip_prefix(GROUP) {
-                Some(group) => (
-                    "v1.0/robot/groupMessages/send",
-                    json!({"robotCode": self.robot, "openConversationId": group, "msgKey": "sampleMarkdown", "msgParam": param}),
-                ),
-                None => (
-                    "v1.0/robot/oToMessages/batchSend",
-                    json!({"robotCode": self.robot, "userIds": [out.conversation], "msgKey": "sampleMarkdown", "msgParam": param}),
-                ),
-            };
-            match self.call(path, &body).await {
-                Ok(answer) => self.outcome(&answer),
-                Err(fault) => fault.delivery(),
+            let param = json!({"title": title, "text": out.markdown});
+            self.post(out, "sampleMarkdown", &param).await
+        })
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            if file.data.len() > MAX_FILE {
+                return Delivery::Failed {
+                    reason: "the platform takes files up to 20 MB".to_owned(),
+                };
             }
+            let id = match self.upload(file).await {
+                Ok(id) => id,
+                Err(delivery) => return delivery,
+            };
+            let kind = file.name.rsplit_once('.').map_or("file", |(_, end)| end);
+            let param = json!({"mediaId": id, "fileName": file.name, "fileType": kind});
+            self.post(out, "sampleFile", &param).await
         })
     }
 

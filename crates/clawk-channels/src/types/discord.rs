@@ -7,41 +7,47 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
-use http::{HeaderName, Method};
+use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::gateway::{self, Frame, Gateway};
 use super::{own_host, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Found, Incoming, Markup, Out, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Incoming, Markup, Out, OutFile,
+    Press, Unit, carried,
 };
-use crate::api::{Answer, Api, seconds_ms, shown};
+use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::form::Form;
 use crate::genuine::hex;
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
-use crate::socket::{Heard, Socket};
+use crate::socket::Socket;
 
-const VENDOR: &str = "https://discord.com/api/v10";
+pub(crate) const VENDOR: &str = "https://discord.com/api/v10";
 const HOSTS: [&str; 2] = ["discord.gg", "discord.com"];
+/// Where files lie. Their addresses are signed: the token goes to none of them.
+const FILES: [&str; 2] = ["cdn.discordapp.com", "media.discordapp.net"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// UTF-16 units of a message.
 const MAX_TEXT: usize = 1_990;
+/// Bytes of a file that goes out.
+const MAX_FILE: usize = 10 << 20;
 /// Guild messages, direct messages, message content, guilds.
 const INTENTS: u64 = 1 | 1 << 9 | 1 << 12 | 1 << 15;
 /// Close codes after which nothing but a person helps.
 const FATAL: [u16; 6] = [4004, 4010, 4011, 4012, 4013, 4014];
 /// Conversations of which the last message is remembered, for gaps.
 const REMEMBERED: usize = 1_000;
-/// How long the first frame may take.
-const HELLO: Duration = Duration::from_secs(20);
 /// Leaves the session open, so that it can be resumed.
 const RESUMABLE: u16 = 4000;
 
@@ -57,17 +63,6 @@ struct Place {
     me: Option<String>,
     /// The last message of each conversation.
     last: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Frame {
-    op: u8,
-    #[serde(default)]
-    d: Value,
-    #[serde(default)]
-    s: Option<u64>,
-    #[serde(default)]
-    t: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,6 +108,8 @@ struct File {
     content_type: Option<String>,
     #[serde(default)]
     size: Option<u64>,
+    #[serde(default)]
+    url: Option<String>,
 }
 
 /// The channel.
@@ -123,6 +120,7 @@ pub(crate) struct Discord {
     env: Env,
     base: Url,
     intents: u64,
+    files: Remote,
     place: Mutex<Place>,
 }
 
@@ -146,6 +144,7 @@ impl Discord {
                 .authorized("Bot", token.expose().trim())?
                 .with(HeaderName::from_static("user-agent"), agent),
             token,
+            files: Remote::new(base, &env, &FILES)?,
             env,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             intents,
@@ -158,7 +157,6 @@ impl Discord {
     }
 
     fn save(&self, inlet: &Inlet) {
-        // silent-ok: a plain struct always serialises
         // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&*self.place()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
@@ -210,22 +208,17 @@ impl Discord {
             self.place().resume_url = None;
             Ended::broken(reason)
         })?;
-        let beat = self.hello(&socket).await?;
-        let ended = self.converse(inlet, &socket, beat, over).await;
+        let every = gateway::hello(&socket).await?;
+        self.greet(&socket).await?;
+        // Somewhere in the first interval, so that many do not beat together.
+        let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
+        let ended = gateway::converse(self, inlet, &socket, (every * part / 1000, every), over).await;
         socket.close(RESUMABLE).await;
         ended
     }
 
-    /// The first frame: how often the heart beats. Then who we are, or where we were.
-    async fn hello(&self, socket: &Socket) -> Result<Duration, Ended> {
-        let Heard::Text(text) = socket.next(HELLO).await.map_err(Ended::broken)? else {
-            return Err(Ended::broken("the gateway says no hello"));
-        };
-        let frame: Frame =
-            serde_json::from_str(&text).map_err(|_| Ended::broken("the gateway's hello can't be read"))?; // silent-ok: said
-        let beat = frame.d.get("heartbeat_interval").and_then(Value::as_u64);
-        let beat = beat.filter(|beat| frame.op == 10 && (100..=600_000).contains(beat));
-        let beat = beat.ok_or_else(|| Ended::broken("the gateway says no hello"))?;
+    /// Says who we are, or where we were.
+    async fn greet(&self, socket: &Socket) -> Result<(), Ended> {
         let token = self.token.expose().trim();
         let place = self.place().clone();
         let first = match (&place.session, place.seq) {
@@ -235,54 +228,7 @@ impl Discord {
             _ => json!({"op": 2, "d": {"token": token, "intents": self.intents,
                 "properties": {"os": "linux", "browser": "clawk", "device": "clawk"}}}),
         };
-        socket.say(first.to_string()).await.map_err(Ended::broken)?;
-        Ok(Duration::from_millis(beat))
-    }
-
-    async fn converse(
-        &self,
-        inlet: &Inlet,
-        socket: &Socket,
-        beat: Duration,
-        over: &CancellationToken,
-    ) -> Result<(), Ended> {
-        let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
-        let mut next_beat = Instant::now() + beat * part / 1000;
-        let mut answered = true;
-        loop {
-            tokio::select! {
-                () = over.cancelled() => return Ok(()),
-                () = tokio::time::sleep_until(next_beat) => {
-                    if !std::mem::replace(&mut answered, false) {
-                        return Err(Ended::broken("the gateway does not answer heartbeats"));
-                    }
-                    self.beat(socket).await?;
-                    next_beat = Instant::now() + beat;
-                }
-                heard = socket.next(beat * 3) => match heard.map_err(Ended::broken)? {
-                    Heard::Text(text) => {
-                        let frame = serde_json::from_str::<Frame>(&text);
-                        let frame = frame.map_err(|_| Ended::broken("a frame of the gateway can't be read"))?; // silent-ok: said
-                        answered |= frame.op == 11;
-                        self.frame(inlet, socket, frame).await?;
-                    }
-                    Heard::Ping | Heard::Bytes(_) => {}
-                    Heard::Closed(code, reason) => return Err(self.closed(code, &reason)),
-                },
-            }
-        }
-    }
-
-    fn closed(&self, code: Option<u16>, reason: &str) -> Ended {
-        let code = code.unwrap_or(1006);
-        let told = format!("the gateway closed with {code} {reason}");
-        if FATAL.contains(&code) {
-            return Ended::fatal(told);
-        }
-        if matches!(code, 4007 | 4009 | 1000 | 1001) {
-            self.new_session();
-        }
-        Ended::broken(told)
+        socket.say(first.to_string()).await.map_err(Ended::broken)
     }
 
     /// The next connection begins a session; what lay between is read from history.
@@ -293,15 +239,7 @@ impl Discord {
         place.seq = None;
     }
 
-    async fn beat(&self, socket: &Socket) -> Result<(), Ended> {
-        let seq = self.place().seq;
-        socket
-            .say(json!({"op": 1, "d": seq}).to_string())
-            .await
-            .map_err(Ended::broken)
-    }
-
-    async fn frame(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
+    async fn framed(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
         match frame.op {
             0 => {
                 self.dispatch(inlet, frame.t.as_deref().unwrap_or_default(), frame.d)
@@ -312,7 +250,7 @@ impl Discord {
                 self.save(inlet);
                 Ok(())
             }
-            1 => self.beat(socket).await,
+            1 => gateway::beat(self, socket).await,
             7 => Err(Ended {
                 after_ms: Some(0),
                 ..Ended::broken("the gateway wants a new connection")
@@ -406,7 +344,7 @@ impl Discord {
             name: file.filename,
             media_type: file.content_type.unwrap_or_default(),
             size: file.size,
-            ..Attachment::default()
+            content: file.url.map_or(Content::Absent, Content::At),
         };
         Some(Incoming {
             ids: vec![message.id],
@@ -459,17 +397,7 @@ impl Discord {
     }
 
     async fn post(&self, method: Method, path: &str, body: &Value) -> Delivery {
-        match self.api.send(method, path, Some(body)).await {
-            Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
-                after_ms: retry_after(&answer),
-                reason: said(&answer),
-            },
-            Ok(answer) => {
-                let id = answer.text("/id").map(str::to_owned);
-                answer.delivery(id, false, &said(&answer))
-            }
-            Err(fault) => fault.delivery(),
-        }
+        outcome(self.api.send(method, path, Some(body)).await)
     }
 
     async fn look_for(&self, out: &Out) -> Found {
@@ -498,6 +426,45 @@ impl Discord {
             Some(message) => Found::Yes(message.get("id").and_then(Value::as_str).map(str::to_owned)),
             None => Found::No,
         }
+    }
+}
+
+fn outcome(answer: Result<Answer, Fault>) -> Delivery {
+    match answer {
+        Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
+            after_ms: retry_after(&answer),
+            reason: said(&answer),
+        },
+        Ok(answer) => {
+            let id = answer.text("/id").map(str::to_owned);
+            answer.delivery(id, false, &said(&answer))
+        }
+        Err(fault) => fault.delivery(),
+    }
+}
+
+impl Gateway for Discord {
+    fn seq(&self) -> Option<u64> {
+        self.place().seq
+    }
+
+    fn frame<'a>(
+        &'a self,
+        inlet: &'a Inlet,
+        socket: &'a Socket,
+        frame: Frame,
+    ) -> Later<'a, Result<(), Ended>> {
+        Box::pin(self.framed(inlet, socket, frame))
+    }
+
+    fn closed(&self, code: u16, told: String) -> Ended {
+        if FATAL.contains(&code) {
+            return Ended::fatal(told);
+        }
+        if matches!(code, 4007 | 4009 | 1000 | 1001) {
+            self.new_session();
+        }
+        Ended::broken(told)
     }
 }
 
@@ -542,6 +509,7 @@ impl Adapter for Discord {
             buttons: true,
             edits: true,
             typing: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Utf16)
         }
     }
@@ -556,6 +524,27 @@ impl Adapter for Discord {
                 Ok(path) => self.post(Method::POST, &path, &message(out)).await,
                 Err(delivery) => delivery,
             }
+        })
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let path = match messages(&out.conversation) {
+                Ok(path) => path,
+                Err(delivery) => return delivery,
+            };
+            if file.data.len() > MAX_FILE {
+                return Delivery::Failed {
+                    reason: "the platform takes files up to 10 MiB".to_owned(),
+                };
+            }
+            let about = json!({"nonce": nonce(&out.id), "enforce_nonce": true, "allowed_mentions": {"parse": []},
+                "attachments": [{"id": 0, "filename": file.name}]});
+            let form = match Form::new() {
+                Ok(form) => form.json("payload_json", &about).file("files[0]", file),
+                Err(reason) => return Fault::NotSent(reason).delivery(),
+            };
+            outcome(self.api.upload(&path, form, &[]).await)
         })
     }
 
@@ -591,6 +580,10 @@ impl Adapter for Discord {
 
     fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
         Box::pin(self.look_for(out))
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

@@ -25,11 +25,13 @@ use super::lark_frame::{Frame, Joined};
 use super::lark_text::{harmless, read};
 use super::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Ended, Hook, HookReply, Incoming, Markup, Out, Press, Unit, carried,
+    Abilities, Adapter, Asking, Carries, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile, Press, Unit,
+    carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
+use crate::form::Form;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::inlet::Inlet;
 use crate::remote::Remote;
@@ -41,6 +43,9 @@ const VENDOR: &str = "https://open.feishu.cn";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of one message; a card may have 30 KB with everything around it.
 const MAX_TEXT: usize = 8_000;
+/// Bytes of a file that goes out, and of one that is shown as a picture.
+const MAX_FILE: usize = 30 << 20;
+const MAX_PICTURE: usize = 10 << 20;
 /// How often the long connection is pinged when the platform does not say, and within which bounds, seconds.
 const PING_S: u64 = 120;
 const PING_BOUNDS_S: std::ops::RangeInclusive<u64> = 1..=600;
@@ -403,6 +408,49 @@ impl Lark {
         json!({"toast": {"type": "info", "content": told}})
     }
 
+    /// What a message calls an uploaded file, and its key.
+    async fn upload(&self, file: &OutFile) -> Result<(&'static str, String), Delivery> {
+        if file.data.len() > MAX_FILE {
+            return Err(Delivery::Failed {
+                reason: "the platform takes files up to 30 MB".to_owned(),
+            });
+        }
+        let picture = file.is_picture() && file.data.len() <= MAX_PICTURE;
+        let token = match self.token().await {
+            Ok(token) => token,
+            Err(no) => return Err(Fault::NotSent(no.ended().reason).delivery()),
+        };
+        let value = bearer(&token).map_err(Fault::delivery)?;
+        let form = Form::new().map_err(|reason| Fault::NotSent(reason).delivery())?;
+        let (path, form) = if picture {
+            let form = form.text("image_type", "message").file("image", file);
+            ("open-apis/im/v1/images", form)
+        } else {
+            let form = form
+                .text("file_type", "stream")
+                .text("file_name", &file.name)
+                .file("file", file);
+            ("open-apis/im/v1/files", form)
+        };
+        let sent = self.api.upload(path, form, &[(AUTHORIZATION, value)]).await;
+        let answer = sent.map_err(Fault::not_uploaded)?;
+        let (kind, member) = if picture {
+            ("image", "/data/image_key")
+        } else {
+            ("file", "/data/file_key")
+        };
+        match answer.text(member) {
+            Some(key) if code(&answer) == 0 => Ok((kind, key.to_owned())),
+            _ => Err(match wait_ms(&answer) {
+                Some(ms) => Delivery::Retry {
+                    after_ms: Some(ms),
+                    reason: said(&answer),
+                },
+                None => answer.not_uploaded(&said(&answer)),
+            }),
+        }
+    }
+
     async fn post(&self, out: &Out, kind: &str, content: &Value) -> Delivery {
         let (chat, root) = place(&out.conversation);
         let mut body = json!({"msg_type": kind, "content": content.to_string(), "uuid": out.id});
@@ -554,6 +602,7 @@ impl Adapter for Lark {
             idempotent: true,
             buttons: true,
             edits: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
@@ -572,6 +621,22 @@ impl Adapter for Lark {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move { self.post(out, "post", &rich(&out.markdown)).await })
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let (kind, key) = match self.upload(file).await {
+                Ok(uploaded) => uploaded,
+                Err(delivery) => return delivery,
+            };
+            let member = if kind == "image" { "image_key" } else { "file_key" };
+            self.post(
+                out,
+                kind,
+                &Value::Object([(member.to_owned(), json!(key))].into_iter().collect()),
+            )
+            .await
+        })
     }
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
@@ -15,17 +16,26 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{listening, secret, secret_named};
+use super::{escaped, listening, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Hook, HookReply, Incoming, Out, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Press,
+    Unit, carried,
 };
 use crate::api::{Answer, Api, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{hex, hmac_sha256, same};
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 
-const VENDOR: &str = "https://api.line.me";
+pub(crate) const VENDOR: &str = "https://api.line.me";
+/// Where files are; `base_url` stands for both.
+const DATA: &str = "https://api-data.line.me";
+/// A file at an address that its sender named: it is not followed.
+const EXTERNAL: &str = "external";
+/// How often a file is asked for that the platform still prepares, and the wait between.
+const PREPARING: u32 = 10;
+const PREPARED_AGAIN: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// UTF-16 units of a text.
 const MAX_TEXT: usize = 4_900;
@@ -80,6 +90,15 @@ struct Message {
     file_name: Option<String>,
     #[serde(default)]
     file_size: Option<u64>,
+    #[serde(default)]
+    content_provider: Option<Provider>,
+}
+
+/// Who holds a file.
+#[derive(Debug, Deserialize)]
+struct Provider {
+    #[serde(rename = "type", default)]
+    kind: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,6 +124,8 @@ struct Postback {
 pub(crate) struct Line {
     api: Api,
     signing: Secret,
+    data: String,
+    files: Remote,
     me: OnceLock<String>,
 }
 
@@ -116,10 +137,13 @@ impl Line {
         listening(parts)?;
         let token = secret(channel, parts)?;
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        let data = config.base_url.as_deref().unwrap_or(DATA);
         Ok(Self {
             api: Api::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
             signing: secret_named(config, parts, "channel_secret")?,
+            files: Remote::new(data, parts.secrets.env(), &[])?,
+            data: data.trim_end_matches('/').to_owned(),
             me: OnceLock::new(),
         })
     }
@@ -176,11 +200,23 @@ impl Line {
             .map(|mention| mention.mentionees)
             .unwrap_or_default();
         let mut attachments = Vec::new();
-        if message.kind != "text" {
+        if matches!(message.kind.as_str(), "image" | "video" | "audio" | "file") {
+            let external = message
+                .content_provider
+                .as_ref()
+                .is_some_and(|provider| provider.kind == "external");
+            let at = if external { EXTERNAL } else { &message.id };
             attachments.push(Attachment {
                 name: message.file_name.unwrap_or_else(|| message.kind.clone()),
                 media_type: message.kind.clone(),
                 size: message.file_size,
+                content: Content::At(at.to_owned()),
+            });
+        } else if message.kind != "text" {
+            // A sticker or a place: there is no file.
+            attachments.push(Attachment {
+                name: message.kind.clone(),
+                media_type: message.kind.clone(),
                 ..Attachment::default()
             });
         }
@@ -199,6 +235,23 @@ impl Line {
             remembered_days: None,
         };
         inlet.message(incoming).await.settled()
+    }
+
+    /// The bytes of a message's file.
+    async fn file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
+        if id == EXTERNAL {
+            return Err("it lies at another host than the platform's, which is not followed".to_owned());
+        }
+        let url = format!("{}/v2/bot/message/{}/content", self.data, escaped(id));
+        for _ in 0..PREPARING {
+            let got = self.files.ask(&url, self.api.authorization(), max_bytes).await?;
+            match got.status.as_u16() {
+                200 => return Ok(got.bytes),
+                202 => tokio::time::sleep(PREPARED_AGAIN).await,
+                other => return Err(format!("the platform answered {other}")),
+            }
+        }
+        Err("the platform still prepares it".to_owned())
     }
 
     async fn push(&self, out: &Out, messages: &[Value]) -> Delivery {
@@ -258,6 +311,7 @@ impl Adapter for Line {
             idempotent: true,
             buttons: true,
             typing: true,
+            files: Carries::Nothing("the platform takes files by public addresses only, and has no upload"),
             ..Abilities::plain(MAX_TEXT, Unit::Utf16)
         }
     }
@@ -291,6 +345,10 @@ impl Adapter for Line {
             }
             self.push(&asking.out, &messages).await
         })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.file(at, max_bytes))
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

@@ -4,19 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
-use http::Method;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{escaped, secret};
-use crate::adapter::{Abilities, Adapter, Attachment, Ended, Incoming, Markup, Out, Unit};
-use crate::api::{Answer, Api, shown};
+use crate::adapter::{
+    Abilities, Adapter, Attachment, Carries, Content, Ended, Incoming, Markup, Out, OutFile, Unit,
+};
+use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
 use crate::markup;
+use crate::remote::Remote;
 use crate::service::Parts;
 
 /// How long a poll is held open, milliseconds.
@@ -93,6 +98,8 @@ struct Event {
 #[derive(Debug)]
 pub(crate) struct Matrix {
     api: Api,
+    base: String,
+    files: Remote,
     user_id: String,
     /// Rooms with one other member.
     direct: Mutex<BTreeSet<String>>,
@@ -120,6 +127,8 @@ impl Matrix {
         Ok(Self {
             api: Api::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
+            files: Remote::new(base, parts.secrets.env(), &[])?,
+            base: base.trim_end_matches('/').to_owned(),
             user_id: user_id.clone(),
             direct: Mutex::default(),
             own: Mutex::default(),
@@ -300,15 +309,17 @@ impl Matrix {
             // Bots speak in notices, and no bot answers one.
             "m.notice" => return None,
             "m.text" | "m.emote" => (body.to_owned(), Vec::new()),
-            "m.image" | "m.file" | "m.audio" | "m.video" => (
-                String::new(),
-                vec![Attachment {
+            "m.image" | "m.file" | "m.audio" | "m.video" => {
+                // With a name beside it, the body is what was said of it.
+                let caption = text("/filename").filter(|name| *name != body).map(|_| body);
+                let attachment = Attachment {
                     name: text("/filename").unwrap_or(body).to_owned(),
                     media_type: text("/info/mimetype").unwrap_or_default().to_owned(),
                     size: event.content.pointer("/info/size").and_then(Value::as_u64),
-                    ..Attachment::default()
-                }],
-            ),
+                    content: text("/url").map_or(Content::Absent, |url| Content::At(url.to_owned())),
+                };
+                (caption.unwrap_or_default().to_owned(), vec![attachment])
+            }
             _ => return None,
         };
         let named = event
@@ -330,6 +341,71 @@ impl Matrix {
             attachments,
             remembered_days: None,
         })
+    }
+
+    /// The bytes behind an `mxc:` address; a server that does not know the newer way is asked the older one.
+    async fn file(&self, at: &str, max_bytes: u64) -> Result<Bytes, String> {
+        let (server, id) = media(at).ok_or("its address is not one of a homeserver")?;
+        for version in ["client/v1/media", "media/v3"] {
+            let url = format!(
+                "{}/_matrix/{version}/download/{}/{}",
+                self.base,
+                escaped(server),
+                escaped(id)
+            );
+            let got = self.files.ask(&url, self.api.authorization(), max_bytes).await?;
+            match got.status.as_u16() {
+                200 => return Ok(got.bytes),
+                404 if version == "client/v1/media" => {}
+                other => return Err(format!("the homeserver answered {other}")),
+            }
+        }
+        Err("the homeserver does not have it".to_owned())
+    }
+
+    async fn upload(&self, out: &Out, file: &OutFile) -> Delivery {
+        let path = format!("_matrix/media/v3/upload?filename={}", escaped(&file.name));
+        let kind = match HeaderValue::from_str(&file.media_type) {
+            Ok(kind) => kind,
+            Err(error) => return Fault::NotSent(error.to_string()).delivery(),
+        };
+        let sent = self
+            .api
+            .raw(
+                Method::POST,
+                &path,
+                None,
+                file.data.to_vec(),
+                &[(CONTENT_TYPE, kind)],
+            )
+            .await;
+        let answer = match sent {
+            Ok(answer) => answer,
+            Err(fault) => return fault.not_uploaded(),
+        };
+        let Some(url) = answer.text("/content_uri").filter(|url| media(url).is_some()) else {
+            return match (answer.status.as_u16(), retry_after(&answer)) {
+                (429, after_ms) => Delivery::Retry {
+                    after_ms,
+                    reason: said(&answer),
+                },
+                _ => answer.not_uploaded(&said(&answer)),
+            };
+        };
+        let kind = if file.media_type.starts_with("image/") {
+            "m.image"
+        } else {
+            "m.file"
+        };
+        let mut content = json!({"msgtype": kind, "body": file.name, "filename": file.name, "url": url,
+            "info": {"mimetype": file.media_type, "size": file.data.len()}});
+        if let ((_, Some(root)), Some(content)) = (place(&out.conversation), content.as_object_mut()) {
+            content.insert(
+                "m.relates_to".to_owned(),
+                json!({"rel_type": "m.thread", "event_id": root}),
+            );
+        }
+        self.put(out, &content).await
     }
 
     async fn put(&self, out: &Out, content: &Value) -> Delivery {
@@ -367,6 +443,16 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
         Some((room, root)) => (room, Some(root)),
         None => (conversation, None),
     }
+}
+
+/// Server and id of an `mxc:` address.
+fn media(at: &str) -> Option<(&str, &str)> {
+    let (server, id) = at.strip_prefix("mxc://")?.split_once('/')?;
+    let host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let fits = !server.is_empty() && !id.is_empty() && server.chars().all(host) && id.chars().all(plain);
+    // A path of dots would be another address.
+    (fits && server.chars().any(|c| c.is_ascii_alphanumeric())).then_some((server, id))
 }
 
 fn said(answer: &Answer) -> String {
@@ -407,6 +493,7 @@ impl Adapter for Matrix {
             edits: true,
             typing: true,
             receipts: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Bytes)
         }
     }
@@ -417,6 +504,10 @@ impl Adapter for Matrix {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move { self.put(out, &content(out)).await })
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(self.upload(out, file))
     }
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
@@ -430,6 +521,10 @@ impl Adapter for Matrix {
                 "m.relates_to": {"rel_type": "m.replace", "event_id": of}});
             self.put(out, &replaced).await
         })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.file(at, max_bytes))
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

@@ -5,6 +5,7 @@ pub(crate) mod custom;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
+mod gateway;
 pub(crate) mod lark;
 mod lark_frame;
 mod lark_text;
@@ -13,7 +14,6 @@ pub(crate) mod line;
 pub(crate) mod mail;
 pub(crate) mod matrix;
 pub(crate) mod qq;
-#[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) mod queue;
 pub(crate) mod slack;
 pub(crate) mod telegram;
@@ -26,7 +26,7 @@ pub(crate) mod whatsapp;
 use std::sync::Arc;
 
 use clawk_egress::Url;
-use clawk_manifest::model::{Channel, ChannelType};
+use clawk_manifest::model::{Channel, ChannelType, Trigger};
 use clawk_secrets::Secret;
 
 use crate::adapter::Adapter;
@@ -60,10 +60,7 @@ pub(crate) fn make(
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
         ChannelType::Qq => Arc::new(qq::Qq::new(channel, config, parts)?),
-        #[cfg(any(feature = "nats", feature = "redis"))]
         ChannelType::Queue => Arc::new(queue::Queue::new(channel, config, parts)?),
-        #[cfg(not(any(feature = "nats", feature = "redis")))]
-        ChannelType::Queue => return Err(left_out(channel, "nats,redis")),
         ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
         ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
         ChannelType::Web => Arc::new(web::Web::new(channel, config, parts)?),
@@ -81,7 +78,7 @@ pub(crate) fn make(
 }
 
 /// A type that this build leaves out.
-#[cfg(any(not(feature = "mail"), not(any(feature = "nats", feature = "redis"))))]
+#[cfg(any(not(feature = "mail"), not(feature = "postgres")))]
 fn left_out(channel: &Channel, feature: &str) -> String {
     format!(
         "this build has no adapter for type `{}`; build with `--features {feature}`",
@@ -97,6 +94,15 @@ fn secret(channel: &Channel, parts: &Parts) -> Result<Secret, String> {
         return Err(format!("the secret `{named}` is empty"));
     }
     Ok(secret)
+}
+
+/// An option of the manifest's `trigger` without which the channel means nothing.
+fn required(channel: &Channel, field: &str, of: impl Fn(&Trigger) -> Option<&str>) -> Result<String, String> {
+    let given = channel.trigger.as_ref().and_then(of).map(str::trim);
+    match given.filter(|given| !given.is_empty()) {
+        Some(given) => Ok(given.to_owned()),
+        None => Err(crate::config::absent(channel, field)),
+    }
 }
 
 /// A further secret of `[channels.NAME] secrets`.
@@ -162,7 +168,7 @@ fn own_host(url: &str, base: &Url, vendor: &str) -> Result<Url, String> {
 }
 
 /// Where the platform reaches this channel.
-fn public_url(channel: &Channel, config: &ChannelConfig) -> Result<String, String> {
+pub(crate) fn public_url(channel: &Channel, config: &ChannelConfig) -> Result<String, String> {
     let base = config.public_url.as_deref().ok_or(
         "`public_url` is missing in clawk.toml: the address at which the platform reaches this listener",
     )?;

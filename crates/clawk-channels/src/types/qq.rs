@@ -18,11 +18,13 @@ use http::{HeaderMap, HeaderValue, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::gateway::{self, Frame, Gateway};
 use super::{escaped, listening, own_host, secret, setting};
-use crate::adapter::{Abilities, Adapter, Attachment, Content, Ended, Hook, HookReply, Incoming, Out, Unit};
+use crate::adapter::{
+    Abilities, Adapter, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Unit,
+};
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, hex, of_seconds};
@@ -30,7 +32,7 @@ use crate::held::Held;
 use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
-use crate::socket::{Heard, Socket};
+use crate::socket::Socket;
 use crate::token::{NoToken, Tokens};
 
 const VENDOR: &str = "https://api.sgroup.qq.com";
@@ -44,7 +46,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_TEXT: usize = 1_800;
 /// Messages of groups and of people.
 const INTENTS: u64 = 1 << 25;
-const HELLO: Duration = Duration::from_secs(15);
 /// A group's id as a conversation; a person's is their own id.
 const GROUP: &str = "group:";
 /// The same message was sent before.
@@ -56,17 +57,6 @@ const STALE: [i64; 4] = [11_241, 11_242, 11_243, 11_244];
 const FATAL: [u16; 4] = [4010, 4013, 4914, 4915];
 /// Conversations of which the last message is known.
 const REMEMBERED: usize = 10_000;
-
-#[derive(Debug, Deserialize)]
-struct Frame {
-    op: u8,
-    #[serde(default)]
-    d: Value,
-    #[serde(default)]
-    s: Option<u64>,
-    #[serde(default)]
-    t: Option<String>,
-}
 
 #[derive(Debug, Deserialize)]
 struct Message {
@@ -239,23 +229,15 @@ impl Qq {
         };
         let url = own_host(url, &self.base, HOST).map_err(Ended::broken)?;
         let socket = Socket::connect(&url, env).await.map_err(Ended::broken)?;
-        let beat = self.hello(&socket).await?;
-        let ended = self.converse(inlet, &socket, beat, over).await;
+        let every = gateway::hello(&socket).await?;
+        self.greet(&socket).await?;
+        let ended = gateway::converse(self, inlet, &socket, (every, every), over).await;
         socket.close(1000).await;
         ended
     }
 
-    /// The first frame: how often the heart beats. Then who we are, or where we were.
-    async fn hello(&self, socket: &Socket) -> Result<Duration, Ended> {
-        let none = || Ended::broken("the gateway says no hello");
-        let Heard::Text(text) = socket.next(HELLO).await.map_err(Ended::broken)? else {
-            return Err(none());
-        };
-        let frame: Frame = serde_json::from_str(&text).map_err(|_| none())?; // silent-ok: said
-        let beat = frame.d.get("heartbeat_interval").and_then(Value::as_u64);
-        let beat = beat
-            .filter(|beat| frame.op == 10 && (100..=600_000).contains(beat))
-            .ok_or_else(none)?;
+    /// Says who we are, or where we were.
+    async fn greet(&self, socket: &Socket) -> Result<(), Ended> {
         let token = self.token().await.map_err(NoToken::ended)?;
         let token = format!("QQBot {token}");
         let place = self.place().clone();
@@ -267,52 +249,7 @@ impl Qq {
                 json!({"op": 2, "d": {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}})
             }
         };
-        socket.say(first.to_string()).await.map_err(Ended::broken)?;
-        Ok(Duration::from_millis(beat))
-    }
-
-    async fn converse(
-        &self,
-        inlet: &Inlet,
-        socket: &Socket,
-        beat: Duration,
-        over: &CancellationToken,
-    ) -> Result<(), Ended> {
-        let (mut next, mut answered) = (Instant::now() + beat, true);
-        loop {
-            tokio::select! {
-                () = over.cancelled() => return Ok(()),
-                () = tokio::time::sleep_until(next) => {
-                    if !std::mem::replace(&mut answered, false) {
-                        return Err(Ended::broken("the gateway does not answer heartbeats"));
-                    }
-                    let seq = self.place().seq;
-                    socket.say(json!({"op": 1, "d": seq}).to_string()).await.map_err(Ended::broken)?;
-                    next = Instant::now() + beat;
-                }
-                heard = socket.next(beat * 3) => match heard.map_err(Ended::broken)? {
-                    Heard::Text(text) => {
-                        let frame = serde_json::from_str::<Frame>(&text);
-                        let frame = frame.map_err(|_| Ended::broken("a frame of the gateway can't be read"))?; // silent-ok: said
-                        answered |= frame.op == 11;
-                        self.frame(inlet, frame).await?;
-                    }
-                    Heard::Ping | Heard::Bytes(_) => {}
-                    Heard::Closed(code, reason) => {
-                        let code = code.unwrap_or(1006);
-                        let told = format!("the gateway closed with {code} {reason}");
-                        if FATAL.contains(&code) {
-                            return Err(Ended::fatal(told));
-                        }
-                        // Only after these may a session be gone on with.
-                        if !matches!(code, 1006 | 4008 | 4009) {
-                            self.new_session();
-                        }
-                        return Err(Ended::broken(told));
-                    }
-                },
-            }
-        }
+        socket.say(first.to_string()).await.map_err(Ended::broken)
     }
 
     fn new_session(&self) {
@@ -321,7 +258,7 @@ impl Qq {
         place.seq = None;
     }
 
-    async fn frame(&self, inlet: &Inlet, frame: Frame) -> Result<(), Ended> {
+    async fn framed(&self, inlet: &Inlet, frame: Frame) -> Result<(), Ended> {
         match frame.op {
             0 => {
                 match frame.t.as_deref().unwrap_or_default() {
@@ -496,6 +433,32 @@ impl Qq {
     }
 }
 
+impl Gateway for Qq {
+    fn seq(&self) -> Option<u64> {
+        self.place().seq
+    }
+
+    fn frame<'a>(
+        &'a self,
+        inlet: &'a Inlet,
+        _socket: &'a Socket,
+        frame: Frame,
+    ) -> Later<'a, Result<(), Ended>> {
+        Box::pin(self.framed(inlet, frame))
+    }
+
+    fn closed(&self, code: u16, told: String) -> Ended {
+        if FATAL.contains(&code) {
+            return Ended::fatal(told);
+        }
+        // Only after these may a session be gone on with.
+        if !matches!(code, 1006 | 4008 | 4009) {
+            self.new_session();
+        }
+        Ended::broken(told)
+    }
+}
+
 /// The secret, repeated to 32 bytes.
 fn seed(secret: &str) -> [u8; 32] {
     let mut seed = [0; 32];
@@ -548,6 +511,7 @@ impl Adapter for Qq {
     fn abilities(&self) -> Abilities {
         Abilities {
             idempotent: true,
+            files: Carries::Nothing("the platform takes files by public addresses only, and has no upload"),
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }

@@ -1,31 +1,38 @@
 //! `slack`: Socket Mode or the Events API in, the Web API out.
+//!
+//! Long because two ways in and the three steps of an upload share one bot.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
-use http::Method;
+use http::{HeaderMap, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{listening, own_host, secret, secret_named};
+use super::{escaped, listening, own_host, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Found, Hook, HookReply, Incoming, Markup, Out, Press,
-    Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Hook, HookReply, Incoming,
+    Markup, Out, OutFile, Press, Unit, carried,
 };
-use crate::api::{Answer, Api, shown};
+use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, of_seconds, signed};
 use crate::inlet::Inlet;
+use crate::kinds;
+use crate::remote::Remote;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 
-const VENDOR: &str = "https://slack.com/api";
+pub(crate) const VENDOR: &str = "https://slack.com/api";
 const HOST: &str = "slack.com";
+/// Where files lie, and the only host beside that of `base_url` which is told the token.
+const FILES: &str = "files.slack.com";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of one message; more may be broken by the platform.
 const MAX_TEXT: usize = 3_900;
@@ -94,6 +101,10 @@ struct File {
     mimetype: Option<String>,
     #[serde(default)]
     size: Option<u64>,
+    #[serde(default)]
+    url_private: Option<String>,
+    #[serde(default)]
+    url_private_download: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,6 +131,7 @@ pub(crate) struct Slack {
     way: Way,
     env: Env,
     base: Url,
+    files: Remote,
     /// The bot's user.
     me: OnceLock<String>,
 }
@@ -152,6 +164,7 @@ impl Slack {
         Ok(Self {
             api: Api::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?,
             way,
+            files: Remote::new(base, &env, &[FILES])?,
             env,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             me: OnceLock::new(),
@@ -284,7 +297,10 @@ impl Slack {
             name: file.name.unwrap_or_default(),
             media_type: file.mimetype.unwrap_or_default(),
             size: file.size,
-            ..Attachment::default()
+            content: file
+                .url_private_download
+                .or(file.url_private)
+                .map_or(Content::Absent, Content::At),
         };
         Some(Incoming {
             ids: [format!("{}:{}", event.channel, event.ts), event_id]
@@ -331,6 +347,64 @@ impl Slack {
         let params = json!({"channel": channel, "user": press.sender, "text": told});
         if let Err(fault) = self.api.post("chat.postEphemeral", &params).await {
             tracing::debug!(reason = fault.reason(), "a press could not be answered");
+        }
+    }
+
+    /// The bytes of a file. An address in an event is a stranger's text: the token goes to the platform's files alone.
+    async fn file(&self, at: &str, max_bytes: u64) -> Result<Bytes, String> {
+        let url = Url::parse(at).map_err(|_invalid| "the platform gave no address of the file".to_owned())?;
+        let own = url.scheme() == "https" && url.host_str() == Some(FILES);
+        let headers = if own || self.files.is_base(&url) {
+            self.api.authorization()
+        } else {
+            HeaderMap::new()
+        };
+        let bytes = self.files.get(at, headers, max_bytes).await?;
+        // Without the right to read files, the platform shows its page for signing in.
+        if kinds::found(&bytes) == Some("text/html") && is_page(at) {
+            return Err(
+                "the platform shows a page and not the file: the app may lack `files:read`".to_owned(),
+            );
+        }
+        Ok(bytes)
+    }
+
+    /// Uploads a file and shares it: an address to upload to, the bytes, then the message.
+    async fn share(&self, out: &Out, file: &OutFile) -> Delivery {
+        let path = format!(
+            "files.getUploadURLExternal?filename={}&length={}",
+            escaped(&file.name),
+            file.data.len()
+        );
+        let answer = match self.api.send(Method::GET, &path, None).await {
+            Ok(answer) => answer,
+            Err(fault) => return fault.not_uploaded(),
+        };
+        let (Some(url), Some(id)) = (answer.text("/upload_url"), answer.text("/file_id")) else {
+            let reason = error_of(&answer);
+            return if reason == "ratelimited" {
+                Delivery::Retry {
+                    after_ms: answer.retry_after_ms(),
+                    reason,
+                }
+            } else {
+                Delivery::Failed { reason }
+            };
+        };
+        let sent = self.files.post(url, &file.media_type, file.data.clone()).await;
+        if let Err(reason) = sent {
+            return Fault::NotSent(reason).not_uploaded();
+        }
+        let (channel, thread) = place(&out.conversation);
+        let mut params = json!({"files": [{"id": id, "title": file.name}], "channel_id": channel});
+        if let (Some(thread), Some(params)) = (thread, params.as_object_mut()) {
+            params.insert("thread_ts".to_owned(), json!(thread));
+        }
+        match self.post("files.completeUploadExternal", &params).await {
+            Delivery::Delivered { .. } => Delivery::Delivered {
+                platform_id: Some(id.to_owned()),
+            },
+            other => other,
         }
     }
 
@@ -386,6 +460,16 @@ impl Slack {
     }
 }
 
+/// A page where none was sent.
+fn is_page(at: &str) -> bool {
+    let path = at
+        .split(['?', '#'])
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    ![".html", ".htm", ".xhtml"].iter().any(|end| path.ends_with(end))
+}
+
 fn error_of(answer: &Answer) -> String {
     let code = answer.text("/error").map(shown);
     code.unwrap_or_else(|| format!("status {}", answer.status.as_u16()))
@@ -430,6 +514,7 @@ impl Adapter for Slack {
             markup: Markup::Mrkdwn,
             buttons: true,
             edits: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
@@ -440,6 +525,10 @@ impl Adapter for Slack {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move { self.post("chat.postMessage", &message(out)).await })
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(self.share(out, file))
     }
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
@@ -470,6 +559,10 @@ impl Adapter for Slack {
 
     fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
         Box::pin(self.look_for(out))
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.file(at, max_bytes))
     }
 
     fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {

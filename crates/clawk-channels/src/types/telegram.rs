@@ -3,31 +3,36 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
-use http::Method;
+use http::{HeaderMap, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{listening, public_url, secret, secret_named};
+use super::{escaped, listening, public_url, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Hook, HookReply, Incoming, Markup, Out, Press, Unit,
-    carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Markup, Out,
+    OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::form::Form;
 use crate::genuine::same;
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 
-const VENDOR: &str = "https://api.telegram.org";
+pub(crate) const VENDOR: &str = "https://api.telegram.org";
 /// How long a poll is held open, seconds.
 const POLL_S: u64 = 25;
 const PATIENCE: Duration = Duration::from_secs(40);
 /// UTF-16 units of a message; the platform's limit is 4096 and its unit is not certain.
 const MAX_TEXT: usize = 4_000;
+/// Bytes of a file that goes out.
+const MAX_FILE: usize = 50_000_000;
 /// Characters of the answer to a press.
 const MAX_TOLD: usize = 190;
 /// The platform's names for people who have none, such as anonymous admins.
@@ -112,6 +117,8 @@ struct Entity {
 #[derive(Debug, Deserialize)]
 struct File {
     #[serde(default)]
+    file_id: String,
+    #[serde(default)]
     file_name: Option<String>,
     #[serde(default)]
     mime_type: Option<String>,
@@ -150,6 +157,8 @@ struct Me {
 pub(crate) struct Telegram {
     api: Api,
     token: Secret,
+    base: String,
+    files: Remote,
     /// Of a webhook: its secret, and our address.
     hook: Option<(Secret, String)>,
     me: OnceLock<Me>,
@@ -176,6 +185,8 @@ impl Telegram {
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         Ok(Self {
             api: Api::new(base, parts.secrets.env(), PATIENCE)?,
+            files: Remote::new(base, parts.secrets.env(), &[])?,
+            base: base.trim_end_matches('/').to_owned(),
             token,
             hook,
             me: OnceLock::new(),
@@ -359,6 +370,51 @@ impl Telegram {
         }
     }
 
+    /// The bytes of a file. Its address holds the token: it is in no error.
+    async fn file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
+        let answer = self.call("getFile", &json!({ "file_id": id })).await;
+        let answer = answer.map_err(Fault::reason)?;
+        let Some(path) = answer.text("/result/file_path") else {
+            return Err(format!("the platform does not give it: {}", description(&answer)));
+        };
+        if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err("the platform gave no path of the file".to_owned());
+        }
+        let path: Vec<String> = path.split('/').map(escaped).collect();
+        let url = format!(
+            "{}/file/bot{}/{}",
+            self.base,
+            self.token.expose().trim(),
+            path.join("/")
+        );
+        self.files.get(&url, HeaderMap::new(), max_bytes).await
+    }
+
+    /// One file, as it is: a photo would be made smaller.
+    async fn document(&self, out: &Out, file: &OutFile) -> Delivery {
+        if file.data.len() > MAX_FILE {
+            return Delivery::Failed {
+                reason: "the platform takes files up to 50 MB".to_owned(),
+            };
+        }
+        let (chat, thread) = out
+            .conversation
+            .split_once(':')
+            .unwrap_or((&out.conversation, ""));
+        let mut form = match Form::new() {
+            Ok(form) => form.text("chat_id", chat),
+            Err(reason) => return Fault::NotSent(reason).delivery(),
+        };
+        if !thread.is_empty() {
+            form = form.text("message_thread_id", thread);
+        }
+        let path = format!("bot{}/sendDocument", self.token.expose().trim());
+        match self.api.upload(&path, form.file("document", file), &[]).await {
+            Ok(answer) => outcome(&answer),
+            Err(fault) => fault.delivery(),
+        }
+    }
+
     async fn deliver(&self, method: &str, mut params: Value, markdown: &str) -> Delivery {
         let mut answer = match self.call(method, &params).await {
             Ok(answer) => answer,
@@ -378,19 +434,23 @@ impl Telegram {
                 Err(fault) => return fault.delivery(),
             };
         }
-        let said = description(&answer);
-        if said.contains("message is not modified") {
-            return Delivery::Delivered { platform_id: None };
-        }
-        if answer.status.as_u16() == 429 {
-            return Delivery::Retry {
-                after_ms: retry_after(&answer),
-                reason: said,
-            };
-        }
-        let id = answer.body.pointer("/result/message_id").and_then(Value::as_i64);
-        answer.delivery(id.map(|id| id.to_string()), false, &said)
+        outcome(&answer)
     }
+}
+
+fn outcome(answer: &Answer) -> Delivery {
+    let said = description(answer);
+    if said.contains("message is not modified") {
+        return Delivery::Delivered { platform_id: None };
+    }
+    if answer.status.as_u16() == 429 {
+        return Delivery::Retry {
+            after_ms: retry_after(answer),
+            reason: said,
+        };
+    }
+    let id = answer.body.pointer("/result/message_id").and_then(Value::as_i64);
+    answer.delivery(id.map(|id| id.to_string()), false, &said)
 }
 
 /// UTF-16 units of a text.
@@ -402,9 +462,9 @@ fn slice(text: &str, offset: usize, length: usize) -> String {
 fn attachment(file: File) -> Attachment {
     Attachment {
         name: file.file_name.unwrap_or_else(|| "a file".to_owned()),
-        media_type: file.mime_type.unwrap_or_else(|| "image/jpeg".to_owned()),
+        media_type: file.mime_type.unwrap_or_default(),
         size: file.file_size,
-        ..Attachment::default()
+        content: Content::At(file.file_id),
     }
 }
 
@@ -453,6 +513,7 @@ impl Adapter for Telegram {
             buttons: true,
             edits: true,
             typing: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Utf16)
         }
     }
@@ -463,6 +524,10 @@ impl Adapter for Telegram {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(self.deliver("sendMessage", message(out), &out.markdown))
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(self.document(out, file))
     }
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
@@ -487,6 +552,10 @@ impl Adapter for Telegram {
             }
             self.deliver("sendMessage", params, &asking.out.markdown).await
         })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.file(at, max_bytes))
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

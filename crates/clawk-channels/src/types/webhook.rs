@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::custom::{MessageLine, PressSender};
+use super::custom::{MessageLine, PressSender, attached};
 use super::{listening, secret};
-use crate::adapter::{Abilities, Adapter, Asking, Ended, Hook, HookReply, Markup, Out, Press, Unit};
+use crate::adapter::{Abilities, Adapter, Asking, Carries, Ended, Hook, HookReply, Markup, Out, Press, Unit};
 use crate::api::Api;
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, hex, hmac_sha256, same, signed};
@@ -256,6 +256,7 @@ impl Adapter for Webhook {
             idempotent: true,
             buttons: true,
             edits: self.api.is_some(),
+            files: Carries::Inside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
@@ -278,7 +279,7 @@ impl Adapter for Webhook {
                 return Delivery::Delivered { platform_id: None };
             }
             let line = json!({"type": "send", "out": out.id, "conversation": out.conversation, "reply_to": out.reply_to,
-                "text": out.markdown, "attachments": []});
+                "text": out.markdown, "attachments": attached(out)});
             self.post(&line).await
         })
     }

@@ -20,12 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, secret, secret_named, setting, wechat_xml};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Out, Press, Unit,
-    carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, OutFile,
+    Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
+use crate::form::Form;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -37,6 +38,8 @@ const VENDOR: &str = "https://api.weixin.qq.com";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a text; the platform's limit is about 2048.
 const MAX_TEXT: usize = 2_000;
+/// Bytes of a picture that goes out.
+const MAX_PICTURE: usize = 10 << 20;
 /// Padding goes up to a whole key.
 const BLOCK: usize = 32;
 /// A token of which the platform says that it lapsed.
@@ -334,6 +337,7 @@ impl Adapter for Wechat {
         Abilities {
             buttons: true,
             typing: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Bytes)
         }
     }
@@ -359,6 +363,44 @@ impl Adapter for Wechat {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(self.post(&out.conversation, "text", json!({"content": out.text})))
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            if !file.is_picture() || file.data.len() > MAX_PICTURE {
+                return Delivery::Failed {
+                    reason: "the platform takes pictures (PNG, JPEG) up to 10 MB and no other files"
+                        .to_owned(),
+                };
+            }
+            let token = match self.access().await {
+                Ok(token) => token,
+                Err(no) => return Fault::NotSent(no.ended().reason).delivery(),
+            };
+            let form = match Form::new() {
+                Ok(form) => form.file("media", file),
+                Err(reason) => return Fault::NotSent(reason).delivery(),
+            };
+            let path = format!("cgi-bin/media/upload?access_token={}&type=image", escaped(&token));
+            let answer = match self.api.upload(&path, form, &[]).await {
+                Ok(answer) => answer,
+                Err(fault) => return fault.not_uploaded(),
+            };
+            match answer.text("/media_id") {
+                Some(id) => {
+                    self.post(&out.conversation, "image", json!({ "media_id": id }))
+                        .await
+                }
+                None if code(&answer) == 0 => answer.not_uploaded("it has no id"),
+                None => match self.outcome(&out.conversation, &answer) {
+                    Delivery::Unknown { reason } => Delivery::Retry {
+                        after_ms: None,
+                        reason,
+                    },
+                    other => other,
+                },
+            }
+        })
     }
 
     fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {

@@ -18,11 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Content, Ended, Found, Hook, HookReply, Incoming, Markup, Out,
-    Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Hook, HookReply, Incoming,
+    Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
+use crate::form::Form;
 use crate::genuine::{same, signed};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -37,6 +38,9 @@ const HOSTS: [&str; 3] = ["facebook.com", "fbsbx.com", "fbcdn.net"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a text; the platform's limit is 4096.
 const MAX_TEXT: usize = 4_000;
+/// Bytes of a file that goes out, and of one that is shown as a picture.
+const MAX_FILE: usize = 100_000_000;
+const MAX_PICTURE: usize = 5_000_000;
 /// Characters of a text with buttons, and of a button.
 const MAX_ASKED: usize = 1_024;
 const MAX_TITLE: usize = 20;
@@ -422,6 +426,7 @@ impl Adapter for Whatsapp {
             markup: Markup::Whatsapp,
             buttons: true,
             receipts: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
@@ -443,6 +448,45 @@ impl Adapter for Whatsapp {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(self.post(out, "text", json!({"body": out.text, "preview_url": false})))
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let picture = file.is_picture() && file.data.len() <= MAX_PICTURE;
+            if file.data.len() > MAX_FILE {
+                return Delivery::Failed {
+                    reason: "the platform takes files up to 100 MB".to_owned(),
+                };
+            }
+            let form = match Form::new() {
+                Ok(form) => form
+                    .text("messaging_product", "whatsapp")
+                    .text("type", &file.media_type)
+                    .file("file", file),
+                Err(reason) => return Fault::NotSent(reason).delivery(),
+            };
+            let path = format!("{}/media", escaped(&self.number));
+            let answer = match self.api.upload(&path, form, &[]).await {
+                Ok(answer) => answer,
+                Err(fault) => return fault.not_uploaded(),
+            };
+            let Some(id) = answer.text("/id").filter(|_| answer.status.is_success()) else {
+                return match self.outcome(&out.conversation, &answer) {
+                    // The upload is not the message.
+                    Delivery::Unknown { reason } => Delivery::Retry {
+                        after_ms: None,
+                        reason,
+                    },
+                    Delivery::Delivered { .. } => answer.not_uploaded("it has no id"),
+                    other => other,
+                };
+            };
+            if picture {
+                return self.post(out, "image", json!({ "id": id })).await;
+            }
+            self.post(out, "document", json!({"id": id, "filename": file.name}))
+                .await
+        })
     }
 
     fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {

@@ -11,7 +11,7 @@ use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use serde_json::{Value, json};
 
 use crate::fakes::{self, Fake, Said, Sent, Trouble};
-use crate::suite::{LONG, Stage, channel, direct, hook, parrot, sent, start, until};
+use crate::suite::{LONG, Stage, channel, direct, hook, parrot, sent, start, strict, until};
 
 /// An agent that asks for the tool `write` whenever somebody says so, and what its model was asked.
 pub(crate) fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
@@ -210,6 +210,55 @@ async fn a_viewers_turn_gets_no_tool_and_no_more_rights_after_a_crash() {
     // What they say now is an admin's: it is asked for.
     fake.says(&direct(&*fake, 2, 2, "write my name again")).await;
     until(|| async { stage.kernel.pending().len() == 1 }).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn only_an_admin_and_whose_turn_it_was_see_its_details() {
+    let fake: Arc<dyn Fake> = Arc::new(fakes::telegram::start().await);
+    let roles = json!({"access_control": {"mode": "role-based", "roles": [
+        {"id": fake.id(1), "role": "admin"}, {"id": fake.id(2), "role": "user"}, {"id": fake.id(3), "role": "user"},
+        {"id": fake.id(4), "role": "viewer"}]}});
+    let stage = Stage::new(Arc::clone(&fake), roles).await;
+    let asks = |n: u32, person: u32| say(&*fake, n, &fake.group(), &fake.id(person), "/details");
+    // Nobody's turn yet; then a turn of the second person, which asks a person and is denied.
+    fake.says(&asks(1, 2)).await;
+    sent(&fake, 1).await;
+    assert!(fake.sent()[0].text.contains("Nothing was answered here yet."));
+    let mut wanted = say(&*fake, 2, &fake.group(), &fake.id(2), "write a canary");
+    wanted.mention = true;
+    fake.says(&wanted).await;
+    until(|| async { stage.kernel.pending().len() == 1 }).await;
+    let id = stage.kernel.pending()[0].request_id.clone();
+    let denied = stage
+        .kernel
+        .answer(&id, clawk_kernel::Answer::Deny, None, "tester")
+        .await;
+    assert!(denied);
+    until(|| async { stage.report().await.delivered == 1 }).await;
+    let last = |from: usize| {
+        fake.sent()[from..]
+            .iter()
+            .map(|sent| sent.text.clone())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    for (n, person, may) in [(3, 2, true), (4, 1, true), (5, 3, false), (6, 4, false)] {
+        let before = fake.sent().len();
+        fake.says(&asks(n, person)).await;
+        sent(&fake, before + 1).await;
+        let told = last(before);
+        assert_eq!(told.contains("write"), may, "{person}: {told}");
+        assert_eq!(told.contains("denied"), may, "{person}: {told}");
+        assert!(!told.contains("canary"), "arguments stay out of the room: {told}");
+    }
+    let refused = stage.rig.journal.kinds();
+    assert!(refused.iter().any(|kind| kind == "ckp.channel.refused"));
+    assert_eq!(
+        stage.report().await.accepted,
+        1,
+        "no /details is a message to the agent"
+    );
     stage.end().await;
 }
 
@@ -482,4 +531,30 @@ async fn a_webhook_that_names_itself_an_admin_is_not_one() {
     assert_eq!(rig.journal.inbox(), []);
     assert!(LONG.as_secs() > 0);
     channels.close().await;
+}
+
+/// What the agent refuses for what it is must not come again for ever, and must not hold others up.
+#[tokio::test]
+async fn a_text_that_is_refused_for_what_it_is_does_not_come_again() {
+    for fake in every().await {
+        let rig = strict(
+            json!([channel(&*fake, &json!({}))]),
+            json!({"input_validation": {"max_size_bytes": 40}}),
+        );
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let stage = Stage::on(rig, Arc::clone(&fake), json!({}), folder).await;
+        fake.says(&direct(&*fake, 1, 2, &format!("say {}", "x".repeat(60))))
+            .await;
+        until(|| async { stage.report().await.refused == 1 }).await;
+        fake.says(&direct(&*fake, 2, 3, "say hello")).await;
+        sent(&fake, 1).await;
+        let report = stage.report().await;
+        assert_eq!(
+            (report.state.as_str(), report.accepted, report.refused),
+            ("ready", 1, 1),
+            "{}",
+            fake.kind()
+        );
+        stage.end().await;
+    }
 }

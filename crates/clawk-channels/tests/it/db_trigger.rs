@@ -183,3 +183,169 @@ async fn a_database_that_is_not_there_is_never_made() {
     assert!(!folder.path().join("shop.db").exists());
     channels.close().await;
 }
+
+#[cfg(feature = "postgres")]
+#[path = "../../../../tests/parts/postgres.rs"]
+mod server;
+
+#[cfg(feature = "postgres")]
+mod on_postgres {
+    use super::*;
+
+    async fn on(rig: &Rig, url: &str, password: &str, folder: &Path) -> (Kernel, Channels) {
+        let kernel = rig.start().await;
+        let config = json!({"url": url, "prompt": "Order: {event}"});
+        let configs = BTreeMap::from([("shop-orders".to_owned(), serde_json::from_value(config).unwrap())]);
+        let channels = start(rig, kernel.clone(), configs, &[("NONE", password)], folder).await;
+        (kernel, channels)
+    }
+
+    fn address(server: &server::Server) -> String {
+        // Without the password, which is a secret.
+        server
+            .url()
+            .replace(&format!(":{}", server::Server::PASSWORD), "")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_change_begins_one_run_also_one_that_is_committed_late() {
+        let mut server = server::Server::start();
+        server.sql("create table orders (id serial primary key, note text)");
+        server.sql("insert into orders(note) values ('before')");
+        let rig = rig(&json!({"table": "orders", "max_parallel": 3}));
+        let folder = tempfile::tempdir().unwrap();
+        // A wrong password is a person's to mend, and is in no reason.
+        let (kernel, channels) = on(&rig, &address(&server), "wrong-password", folder.path()).await;
+        until(|| async { channels.report().await.unwrap()[0].state.as_str() == "failed" }).await;
+        let reason = channels.report().await.unwrap()[0].reason.clone().unwrap();
+        assert!(!reason.contains("wrong-password"), "{reason}");
+        channels.close().await;
+        kernel.shutdown("test", 1_000).await;
+
+        let (kernel, channels) = on(&rig, &address(&server), server::Server::PASSWORD, folder.path()).await;
+        ready(&channels).await;
+        server.sql("insert into orders(note) values ('first'); update orders set note = 'changed' where note = 'first'; delete from orders where note = 'before'");
+        server.sql("begin; insert into orders(note) values ('gone'); rollback");
+        until(|| async { ended(&rig) == 3 }).await;
+        let all = told(&rig).join("\n");
+        for words in [
+            "INSERT in orders",
+            "UPDATE in orders",
+            "DELETE in orders",
+            "\"note\": \"first\"",
+            "\"note\": \"changed\"",
+            "\"note\": \"before\"",
+        ] {
+            assert!(all.contains(words), "{words}: {all}");
+        }
+        assert!(!all.contains("gone"), "{all}");
+        // Its number is drawn first, and it is committed last: no position loses it.
+        let late = server
+            .psql("begin; insert into orders(note) values ('late'); select pg_sleep(2); commit")
+            .spawn()
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        server.sql("insert into orders(note) values ('early')");
+        until(|| async { told(&rig).join("\n").contains("early") }).await;
+        let mut late = late;
+        assert!(late.wait().unwrap().success());
+        until(|| async { told(&rig).join("\n").contains("late") }).await;
+        // A thousand rows of one transaction are a thousand events.
+        server.sql("insert into orders(note) select 'many ' || n from generate_series(1, 200) n");
+        until(|| async { ended(&rig) == 205 }).await;
+        // Down: the trigger goes on. And the server itself may go and come.
+        channels.close().await;
+        kernel.shutdown("test", 2_000).await;
+        server.sql("insert into orders(note) values ('meanwhile')");
+        let (_kernel, channels) = on(&rig, &address(&server), server::Server::PASSWORD, folder.path()).await;
+        until(|| async { ended(&rig) == 206 }).await;
+        server.stop();
+        until(|| async { channels.report().await.unwrap()[0].state.as_str() == "degraded" }).await;
+        server.again();
+        ready(&channels).await;
+        server.sql("insert into orders(note) values ('afterwards')");
+        until(|| async { ended(&rig) == 207 }).await;
+        assert_eq!(rig.journal.inbox().len(), 207, "none twice");
+        until(|| async { server.sql("select count(*) from clawk_shop_orders").trim() == "0" }).await;
+        // What the channel installed is taken away, and writes go on.
+        let removed = channels.remove("shop-orders").await.unwrap();
+        assert_eq!(removed.len(), 3, "{removed:?}");
+        let left = server.sql("select count(*) from pg_class where relname like 'clawk%'");
+        assert_eq!(left.trim(), "0");
+        server.sql("insert into orders(note) values ('free')");
+        channels.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_may_write_to_the_table_need_not_know_ours_and_only_wanted_events_count() {
+        let server = server::Server::start();
+        server.sql("create schema shop; create table shop.orders (note text); create role clerk login; grant usage on schema shop to clerk; grant insert, update on shop.orders to clerk");
+        let rig = rig(&json!({"table": "shop.orders", "events": ["INSERT"], "max_parallel": 2}));
+        let folder = tempfile::tempdir().unwrap();
+        let (_kernel, channels) = on(&rig, &address(&server), server::Server::PASSWORD, folder.path()).await;
+        ready(&channels).await;
+        server.sql("set role clerk; insert into shop.orders values ('by a clerk'); update shop.orders set note = 'x'");
+        until(|| async { ended(&rig) == 1 }).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(rig.journal.inbox().len(), 1, "an UPDATE was not asked for");
+        channels.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_channel_without_a_table_is_named_with_its_cure() {
+    for (kind, field, trigger) in [
+        ("db-trigger", "table", json!({"table": ""})),
+        ("db-trigger", "table", json!({})),
+        ("queue", "queue_name", json!({})),
+        ("cron", "schedule", json!({"schedule": " "})),
+    ] {
+        let spec = json!({"name": "c", "type": kind, "transport": "stdio", "auth": {"secret_ref": "NONE"}, "trigger": trigger});
+        let channel: clawk_manifest::model::Channel = serde_json::from_value(spec).unwrap();
+        let faults = clawk_channels::faults(&BTreeMap::new(), &[channel]);
+        assert!(
+            faults.iter().any(|fault| fault.contains(&format!("trigger.{field}")) && fault.contains("write `trigger:")),
+            "{kind}: {faults:?}"
+        );
+    }
+    let channel = |kind: &str| -> clawk_manifest::model::Channel {
+        serde_json::from_value(
+            json!({"name": "c", "type": kind, "transport": "polling", "auth": {"secret_ref": "T"},
+            "trigger": {"schedule": "* * * * *", "queue_name": "q", "table": "t"}}),
+        )
+        .unwrap()
+    };
+    for (kind, config, word) in [
+        (
+            "discord",
+            json!({"settings": {"intents": "many"}}),
+            "settings.intents",
+        ),
+        ("telegram", json!({"base_url": "api.telegram.org"}), "base_url"),
+        (
+            "telegram",
+            json!({"settings": {"colour": "red"}}),
+            "settings.colour",
+        ),
+        ("telegram", json!({"max_attachment_mb": 0}), "max_attachment_mb"),
+        (
+            "telegram",
+            json!({"max_attachment_mb": 4000}),
+            "max_attachment_mb",
+        ),
+        ("queue", json!({"url": "kafka://x"}), "url"),
+        ("db-trigger", json!({"url": "mysql://x"}), "url"),
+        ("cron", json!({"timezone": "Mars/Base"}), "timezone"),
+        ("cron", json!({"url": "x"}), "`url` means nothing"),
+        ("email", json!({"smtp_url": "mail.example.org"}), "smtp_url"),
+    ] {
+        let configs = BTreeMap::from([("c".to_owned(), serde_json::from_value(config.clone()).unwrap())]);
+        let faults = clawk_channels::faults(&configs, &[channel(kind)]);
+        assert!(
+            faults
+                .iter()
+                .any(|fault| fault.contains("channels.c") && fault.contains(word)),
+            "{kind} {config}: {faults:?}"
+        );
+    }
+}

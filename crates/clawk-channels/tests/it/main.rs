@@ -12,9 +12,12 @@
 )]
 
 mod attacks;
+mod checks;
 mod cron;
 mod db_trigger;
+mod durable;
 mod fakes;
+mod files;
 mod hooks;
 #[cfg(feature = "mail")]
 mod mail;

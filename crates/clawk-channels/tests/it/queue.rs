@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -27,22 +28,32 @@ struct Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
+        // With all that it began.
+        let group = format!("-{}", self.child.id());
+        let _gone = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _waited = self.child.wait();
     }
 }
 
-fn broker(command: impl FnOnce(u16, &Path) -> Command) -> Broker {
-    let port = TcpListener::bind("127.0.0.1:0")
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap()
-        .port();
+        .port()
+}
+
+/// How long a broker may take to start, on a busy machine.
+const STARTS: Duration = Duration::from_secs(180);
+
+fn broker(command: impl FnOnce(u16, &Path) -> Command) -> Broker {
+    let port = free_port();
     let folder = tempfile::tempdir().unwrap();
     let child = command(port, folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
+        .process_group(0)
         .spawn()
         .expect("the broker is missing: tests/parts/install.sh installs it");
     let broker = Broker {
@@ -52,10 +63,26 @@ fn broker(command: impl FnOnce(u16, &Path) -> Command) -> Broker {
     };
     let began = Instant::now();
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(began.elapsed() < LONG, "the broker does not start");
+        assert!(began.elapsed() < STARTS, "the broker does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
     broker
+}
+
+/// A Redis of its own, its address, and a connection.
+async fn redis() -> (Broker, String, redis::aio::MultiplexedConnection) {
+    let server = broker(|port, folder| {
+        let mut command = Command::new("redis-server");
+        let port = port.to_string();
+        command
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"])
+            .arg(folder);
+        command
+    });
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    let client = redis::Client::open(url.as_str()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    (server, url, connection)
 }
 
 fn rig() -> Rig {
@@ -100,27 +127,7 @@ fn facts(rig: &Rig, what: &str) -> usize {
 
 #[tokio::test]
 async fn each_entry_of_a_redis_stream_begins_one_run_and_is_answered_where_it_says() {
-    let server = broker(|port, folder| {
-        let mut command = Command::new("redis-server");
-        command
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--dir",
-            ])
-            .arg(folder);
-        command
-    });
-    let url = format!("redis://127.0.0.1:{}", server.port);
-    let mut redis = redis::Client::open(url.as_str())
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let (_server, url, mut redis) = redis().await;
     // Before the first start: a group from the beginning takes it, too.
     let _id: String = redis
         .xadd(
@@ -200,27 +207,7 @@ async fn each_entry_of_a_redis_stream_begins_one_run_and_is_answered_where_it_sa
 
 #[tokio::test]
 async fn what_has_no_place_waits_in_the_stream() {
-    let server = broker(|port, folder| {
-        let mut command = Command::new("redis-server");
-        command
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--dir",
-            ])
-            .arg(folder);
-        command
-    });
-    let url = format!("redis://127.0.0.1:{}", server.port);
-    let mut redis = redis::Client::open(url.as_str())
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let (_server, url, mut redis) = redis().await;
     let rig = rig();
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let folder = tempfile::tempdir().unwrap();
@@ -330,4 +317,191 @@ async fn each_message_of_a_jetstream_subject_begins_one_run_and_is_answered_wher
     assert_eq!(rig.journal.inbox().len(), 21);
     let _kept = Arc::clone(&rig.journal);
     channels.close().await;
+}
+
+/// A RabbitMQ of its own, with everything below one folder; its own small network of names is on a port of its own, too.
+struct Rabbit {
+    _broker: Broker,
+    /// The name server of Erlang, which would else go on as a daemon.
+    _names: Broker,
+    port: u16,
+}
+
+impl Rabbit {
+    fn start() -> Self {
+        let names = broker(|port, _| {
+            let mut command = Command::new("epmd");
+            command.args(["-port", &port.to_string(), "-address", "127.0.0.1"]);
+            command
+        });
+        let (names_port, own_port) = (names.port.to_string(), free_port().to_string());
+        let broker = broker(|port, folder| {
+            let at = |name: &str| folder.join(name);
+            std::fs::write(at("rabbitmq.conf"), "loopback_users = none\n").unwrap();
+            std::fs::write(at("enabled_plugins"), "[].\n").unwrap();
+            let mut command = Command::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
+            command
+                .env("HOME", folder)
+                .env("RABBITMQ_NODENAME", format!("t{port}@localhost"))
+                .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+                .env("RABBITMQ_NODE_PORT", port.to_string())
+                .env("RABBITMQ_DIST_PORT", own_port)
+                .env("ERL_EPMD_PORT", names_port)
+                .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+                .env("RABBITMQ_MNESIA_BASE", at("data"))
+                .env("RABBITMQ_LOG_BASE", at("log"))
+                .env("RABBITMQ_CONFIG_FILE", at("rabbitmq.conf"))
+                .env("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins"))
+                .env("RABBITMQ_PID_FILE", at("pid"));
+            command
+        });
+        let rabbit = Self {
+            port: broker.port,
+            _broker: broker,
+            _names: names,
+        };
+        // Its port is open a moment before it takes anybody in.
+        let began = Instant::now();
+        while !rabbit.python("connection()").status.success() {
+            assert!(began.elapsed() < STARTS, "RabbitMQ takes nobody in");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        rabbit
+    }
+
+    fn url(&self) -> String {
+        format!("amqp://guest@127.0.0.1:{}/%2f", self.port)
+    }
+
+    /// What a client that others wrote does.
+    fn python(&self, script: &str) -> std::process::Output {
+        let parts =
+            std::env::var("CLAWK_PARTS").expect("CLAWK_PARTS names the folder of tests/parts/install.sh");
+        let whole = format!(
+            "import pika, sys, json\n\
+             def connection():\n    return pika.BlockingConnection(pika.ConnectionParameters('127.0.0.1', {}, heartbeat=60))\n\
+             def publish(c, body, **more):\n    c.basic_publish('', 'jobs', body, pika.BasicProperties(delivery_mode=2, **more))\n\
+             {script}\n",
+            self.port
+        );
+        Command::new(Path::new(&parts).join("amqp/bin/python"))
+            .args(["-c", &whole])
+            .output()
+            .expect("tests/parts/install.sh installs pika")
+    }
+
+    fn says(&self, script: &str) -> String {
+        let output = self.python(script);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Messages of a queue that nobody has, and that somebody has and did not acknowledge (by closing and looking again).
+    fn ready(&self, queue: &str) -> u32 {
+        self.says(&format!(
+            "k = connection(); c = k.channel(); print(c.queue_declare('{queue}', passive=True).method.message_count); k.close()"
+        ))
+        .parse()
+        .unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_message_of_a_rabbitmq_queue_begins_one_run_and_is_answered_where_it_says() {
+    let rabbit = Rabbit::start();
+    let rig = rig();
+    let folder = tempfile::tempdir().unwrap();
+    // A login that the broker refuses is a person's to mend.
+    let (kernel, channels) = on(&rig, &rabbit.url().replace("guest@", "nobody@"), folder.path()).await;
+    state(&channels, "failed").await;
+    let reason = channels.report().await.unwrap()[0].reason.clone().unwrap();
+    assert!(
+        reason.contains("refuses") && !reason.contains("broker-secret"),
+        "{reason}"
+    );
+    channels.close().await;
+    kernel.shutdown("test", 1_000).await;
+
+    // What lies there before the first start, with a reply address and a correlation.
+    rabbit.says(
+        "k = connection(); c = k.channel(); c.queue_declare('jobs', durable=True); c.queue_declare('answers')\n\
+         publish(c, b'first', reply_to='answers', correlation_id='c1', message_id='m1')\n\
+         k.close()",
+    );
+    let url = format!("amqp://127.0.0.1:{}", rabbit.port);
+    let (kernel, channels) = on(&rig, &url, folder.path()).await;
+    state(&channels, "ready").await;
+    until(|| async { ended(&rig) == 1 }).await;
+    until(|| async { rabbit.ready("answers") == 1 }).await;
+    let answer = rabbit.says(
+        "k = connection(); c = k.channel(); m, p, b = c.basic_get('answers', auto_ack=True)\n\
+         print(json.dumps([b.decode(), p.correlation_id, p.delivery_mode, bool(p.message_id)])); k.close()",
+    );
+    assert_eq!(answer, r#"["first", "c1", 2, true]"#);
+    // The producer's id makes two messages one; poison is a dead letter; a reply to a queue that is gone is one of the outbox.
+    rabbit.says(
+        "k = connection(); c = k.channel()\n\
+         publish(c, b'second', message_id='m2'); publish(c, b'second', message_id='m2')\n\
+         publish(c, b'\\xff\\xfe'); publish(c, b'x' * (2 << 20))\n\
+         publish(c, b'third', reply_to='nowhere')\n\
+         publish(c, b'same'); publish(c, b'same')\n\
+         k.close()",
+    );
+    until(|| async { facts(&rig, "dead-letter") == 2 && ended(&rig) == 5 }).await;
+    until(|| async { channels.report().await.unwrap()[0].dead == 1 }).await;
+    let dead = kernel.outbox(10).await.unwrap();
+    assert!(dead[0].reason.as_deref().unwrap().contains("gone"), "{dead:?}");
+    assert_eq!(
+        std::fs::read_dir(folder.path().join("jobs.dead"))
+            .unwrap()
+            .count(),
+        2
+    );
+    channels.close().await;
+    kernel.shutdown("test", 1_000).await;
+    // Nothing comes again: all of it was acknowledged.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(rabbit.ready("jobs"), 0);
+    rabbit.says("k = connection(); c = k.channel(); publish(c, b'while it was down'); k.close()");
+    let (_kernel, channels) = on(&rig, &url, folder.path()).await;
+    until(|| async { ended(&rig) == 6 }).await;
+    assert_eq!(rig.journal.inbox().len(), 6, "`same` is two, `second` is one");
+    channels.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rabbitmq_keeps_what_has_no_place_and_what_was_not_accepted() {
+    let rabbit = Rabbit::start();
+    let rig = rig();
+    rig.runner.set("write", Behaviour::Sleep(60_000));
+    rabbit.says(
+        "k = connection(); c = k.channel(); c.queue_declare('jobs', durable=True)\n\
+         [publish(c, b'write %d' % n) for n in range(6)]\n\
+         k.close()",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = rig.start().await;
+    let config = json!({"url": rabbit.url(), "prompt": "{event}"});
+    let configs = BTreeMap::from([("jobs".to_owned(), serde_json::from_value(config).unwrap())]);
+    let secrets = [("TOKEN", "guest")];
+    let channels = start(&rig, kernel, configs, &secrets, folder.path()).await;
+    until(|| async { rig.journal.inbox().len() == 2 }).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(rig.journal.inbox().len(), 2, "`max_parallel` is 2");
+    // Two are acknowledged, at most two are here without an acknowledgement, the others wait at the broker.
+    assert!(rabbit.ready("jobs") >= 2, "{}", rabbit.ready("jobs"));
+    channels.close().await;
+    let began = Instant::now();
+    while rabbit.ready("jobs") != 4 {
+        assert!(
+            began.elapsed() < LONG,
+            "what was not accepted goes back: {}",
+            rabbit.ready("jobs")
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -30,14 +30,23 @@ pub(crate) struct Stage {
 
 /// An agent that repeats what it is told; `write …` makes it ask for a tool that an admin must allow.
 pub(crate) fn parrot(channels: Value) -> Rig {
+    strict(channels, json!({}))
+}
+
+/// The same with more in its policy.
+pub(crate) fn strict(channels: Value, more: Value) -> Rig {
     let rules = json!([
         {"id": "ask", "action": "require-approval", "scope": "tool", "match": {"name": "write"}, "reason": "Files are precious",
          "approval": {"timeout_seconds": 300}},
         {"id": "rest", "action": "allow", "scope": "all"}]);
+    let mut policy = json!({"name": "policy", "rules": rules});
+    for (key, value) in more.as_object().unwrap() {
+        policy[key] = value.clone();
+    }
     let mut rig = Rig::new(manifest(json!({
         "channels": channels,
         "tools": [{"name": "write", "description": "write", "input_schema": {"type": "object"}}],
-        "policies": [{"name": "policy", "rules": rules}],
+        "policies": [policy],
     })));
     let model = ScriptedModel::new(|request, _| {
         let said = request.messages.iter().rev().find_map(|message| match message {
@@ -69,8 +78,23 @@ impl Stage {
         more: Value,
         folder: Arc<tempfile::TempDir>,
     ) -> Self {
+        Self::limited(rig, fake, more, folder, 20).await
+    }
+
+    /// The same, with so many MiB as the most that a file may have.
+    pub(crate) async fn limited(
+        rig: Rig,
+        fake: Arc<dyn Fake>,
+        more: Value,
+        folder: Arc<tempfile::TempDir>,
+        max_attachment_mb: u32,
+    ) -> Self {
         let kernel = rig.start().await;
-        let configs = BTreeMap::from([("chat".to_owned(), config(&*fake))]);
+        let local = ChannelConfig {
+            max_attachment_mb,
+            ..config(&*fake)
+        };
+        let configs = BTreeMap::from([("chat".to_owned(), local)]);
         let to = format!("chat:{}", fake.approvals());
         let channels = asking(
             &rig,
@@ -314,7 +338,14 @@ async fn a_long_answer_comes_in_pieces_in_order(fake: Arc<dyn Fake>) {
         .iter()
         .flat_map(|sent| sent.text.split_whitespace().map(str::to_owned))
         .collect();
+    // Behind the words stands the record: the agent could have written, and did not.
+    let (got, line) = got.split_at(words.len().min(got.len()));
     assert_eq!(got, words);
+    let line = line.join(" ");
+    assert!(
+        line.contains("Record: no action was taken for this answer."),
+        "{line}"
+    );
     stage.end().await;
     assert_eq!(
         fake.faults(),

@@ -204,7 +204,7 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
             ErrorCode::InvalidParams,
             json!({"reason": "request_id_reused", "request_id": id}),
         ),
-        KernelError::Refused(reason) => (
+        KernelError::Refused(reason) | KernelError::Full(reason) => (
             ErrorCode::PolicyDenied,
             json!({"rule_id": null, "action": "deny", "reason": reason}),
         ),

@@ -18,7 +18,7 @@ impl From<&KernelError> for ApiError {
                 Self::invalid("invalid_value", text).with("param", json!(member))
             }
             KernelError::RequestIdReused(_) => Self::new(StatusCode::CONFLICT, "request_id_reused", text),
-            KernelError::Refused(_) => Self::invalid("message_refused", text),
+            KernelError::Refused(_) | KernelError::Full(_) => Self::invalid("message_refused", text),
             KernelError::Screened { reason, detail: _ } => {
                 Self::invalid("message_screened", text).with("reason", json!(reason))
             }

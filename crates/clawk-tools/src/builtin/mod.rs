@@ -120,6 +120,7 @@ pub fn preflight(
 }
 
 pub(crate) use describe::about_shell;
+pub use file::load;
 
 impl Builtin {
     pub(crate) const ALL: [Self; 15] = [

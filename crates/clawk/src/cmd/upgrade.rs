@@ -29,7 +29,7 @@ pub(crate) struct Args {
     manifest: PathBuf,
 
     /// The new program or the new manifest; twice for both
-    #[arg(long, value_name = "NEW", required_unless_present = "recorded")]
+    #[arg(long, value_name = "NEW")]
     shadow: Vec<PathBuf>,
 
     /// Replay the last N sessions that have a message or a call
@@ -152,6 +152,9 @@ fn is_program(path: &Path) -> Result<bool> {
 
 /// Exit code 1 when anything differs, or could not be replayed, unless that was accepted.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    if args.shadow.is_empty() && !args.recorded {
+        bail!("say what is new: `--shadow NEW`, a program or a manifest");
+    }
     let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
     let (current, _) = manifest::look(&args.manifest, &config)?;
     let new = New::of(&args.shadow)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::state::kept::StateDir;
 use anyhow::{Result, anyhow};
-use clawk_channels::{Channels, Hook, NotDone, Parts, Wanted};
+use clawk_channels::{Channels, Hook, NotDone, OutFile, Parts, Wanted};
 use clawk_kernel::Kernel;
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Delivery, Description, Later, RunError, RunOutcome};
@@ -16,7 +16,8 @@ use clawk_proto::MessageId;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Spec;
 use clawk_server::HookBody;
-use clawk_tools::{Answer, Ask, Extra, Program, Question, program};
+use clawk_tools::{Answer, Ask, Extra, Program, Question, load, program};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -134,6 +135,24 @@ fn at_hand(connected: &Connected) -> Option<Channels> {
     connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Files that go with one message.
+const MAX_FILES: usize = 10;
+
+/// What `channel-send` is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sent {
+    #[serde(default)]
+    channel: Option<String>,
+    #[serde(default)]
+    conversation: Option<String>,
+    text: String,
+    #[serde(default)]
+    file: Option<String>,
+    #[serde(default)]
+    files: Vec<String>,
+}
+
 /// `channel-send`: a message to a conversation, as a tool like any other: governed, recorded, at most once.
 #[derive(Debug)]
 struct Send(Connected);
@@ -142,15 +161,20 @@ impl Extra for Send {
     fn describe(&self) -> Description {
         let text = |what: &str| json!({"type": "string", "description": what});
         Description {
-            description: "Sends a message to a conversation of a channel of this agent.".to_owned(),
+            description: "Sends a message, with files where the platform takes them, to a conversation of a channel of this \
+                agent. Without `channel` and `conversation`: to the person you are talking with."
+                .to_owned(),
             input_schema: json!({
                 "type": "object",
                 "properties": {
                     "channel": text("the channel's name"),
                     "conversation": text("the platform's id of the conversation"),
                     "text": text("Markdown"),
+                    "file": {"type": "string", "format": "path", "description": "a file that goes with it"},
+                    "files": {"type": "array", "maxItems": MAX_FILES, "items": {"type": "string", "format": "path"},
+                        "description": "several files that go with it"},
                 },
-                "required": ["channel", "conversation", "text"],
+                "required": ["text"],
                 "additionalProperties": false,
             }),
             category: Some("network"),
@@ -164,35 +188,60 @@ impl Extra for Send {
         _: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let text = |member: &str| {
-                permit
-                    .arguments()
-                    .get(member)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-            };
             let Some(channels) = at_hand(&self.0) else {
                 let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
                 return Err(RunError::Unavailable(reason));
             };
+            let not_sent = |reason: String| {
+                Ok(RunOutcome {
+                    content: vec![ContentBlock::text(format!("not sent: {reason}"))],
+                    is_error: true,
+                    structured: None,
+                    obtained: Obtained::in_process("no-host-access"),
+                })
+            };
+            let wanted = serde_json::from_value::<Sent>(Value::Object(permit.arguments().clone()));
+            let wanted = match wanted {
+                Ok(wanted) => wanted,
+                Err(error) => return not_sent(format!("the arguments do not fit: {error}")),
+            };
+            let place = match (wanted.channel, wanted.conversation) {
+                (Some(channel), Some(conversation)) => Some((channel, conversation)),
+                (None, None) => channels.place_of(permit.session()),
+                _ => return not_sent("`channel` and `conversation` stand together".to_owned()),
+            };
+            let Some((channel, conversation)) = place else {
+                return not_sent(
+                    "nobody talks here by a channel; name `channel` and `conversation`".to_owned(),
+                );
+            };
+            let (mut files, most) = (Vec::new(), channels.max_file_bytes(&channel));
+            for path in wanted.file.iter().chain(&wanted.files).take(MAX_FILES + 1) {
+                if files.len() >= MAX_FILES {
+                    return not_sent(format!("at most {MAX_FILES} files go with a message"));
+                }
+                match load(&permit, path, most).await? {
+                    Ok(bytes) => files.push(OutFile::new(path, bytes.into())),
+                    Err(why) => return not_sent(why),
+                }
+            }
             let id = permit.request_id().as_str().parse().map(MessageId);
             let id = id.map_err(|_| RunError::Unavailable("the call has no id".to_owned()))?; // silent-ok: ids are UUIDs
             let sent = channels
-                .send(text("channel"), text("conversation"), text("text"), id)
+                .send(&channel, &conversation, &wanted.text, &files, id)
                 .await;
             match sent.map_err(|reason| RunError::Unavailable(reason.to_string()))? {
                 Delivery::Delivered { platform_id } => Ok(RunOutcome {
                     content: vec![ContentBlock::text("sent")],
                     is_error: false,
                     structured: Some(json!({ "sent": true, "platform_id": platform_id })),
-                    obtained: Obtained::in_process("no-host-access"),
+                    obtained: Obtained::in_process(if files.is_empty() {
+                        "no-host-access"
+                    } else {
+                        "checks:filesystem"
+                    }),
                 }),
-                Delivery::Retry { reason, .. } | Delivery::Failed { reason } => Ok(RunOutcome {
-                    content: vec![ContentBlock::text(format!("not sent: {reason}"))],
-                    is_error: true,
-                    structured: None,
-                    obtained: Obtained::in_process("no-host-access"),
-                }),
+                Delivery::Retry { reason, .. } | Delivery::Failed { reason } => not_sent(reason),
                 Delivery::Unknown { reason } => Err(RunError::Unknown(reason)),
             }
         })

@@ -23,7 +23,7 @@ use self::imap::{Found, Mailbox, Position, Server};
 use self::letter::{Letter, Read, is_address, read};
 use self::threads::{Thread, Threads};
 use super::secret;
-use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
+use crate::adapter::{Abilities, Adapter, Carries, Ended, Incoming, Markup, Out, Unit};
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
 use crate::runs::{Begun, Event, Runs};
@@ -346,7 +346,7 @@ impl Adapter for Email {
             markup: Markup::Markdown,
             // The same Message-ID in every attempt.
             idempotent: true,
-            files: true,
+            files: Carries::Inside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }

@@ -1,6 +1,7 @@
 //! `queue`: each message of a queue begins a run (C11). The message is acknowledged once it is durable here; what has no place waits
-//! at the broker. NATS JetStream and Redis Streams.
+//! at the broker. RabbitMQ, NATS JetStream and Redis Streams.
 
+mod amqp;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "redis")]
@@ -15,11 +16,13 @@ use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::Channel;
 use clawk_secrets::Env;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::secret;
+use super::{required, secret};
 use crate::adapter::{Abilities, Adapter, Ended, Found, Markup, Out, Unit};
 use crate::config::ChannelConfig;
+use crate::genuine::hex;
 use crate::inlet::Inlet;
 use crate::runs::{Begun, Event, Runs};
 use crate::service::Parts;
@@ -42,13 +45,19 @@ struct ReplyTo {
 struct Kept {
     running: Vec<String>,
     replies: BTreeMap<String, ReplyTo>,
+    /// Messages that came without an id.
+    seen: amqp::Seen,
 }
 
 /// A message of a broker.
 #[derive(Debug, Default)]
 struct Message {
-    /// The broker's id of it; the same on every delivery.
+    /// The broker's id of it; the same on every delivery. Empty: it has none, and gets one of ours.
     id: String,
+    /// The broker says that it may have delivered it before.
+    redelivered: bool,
+    /// It has more than [`MAX_BYTES`], and its body is left out.
+    large: bool,
     /// The producer's own id.
     producer: Option<String>,
     reply: Option<ReplyTo>,
@@ -58,6 +67,7 @@ struct Message {
 /// Which broker.
 #[derive(Debug)]
 enum Broker {
+    Amqp(Box<amqp::Rabbit>),
     #[cfg(feature = "nats")]
     Nats(nats::Jet),
     #[cfg(feature = "redis")]
@@ -70,14 +80,14 @@ pub(crate) struct Queue {
     broker: Broker,
     runs: Runs,
     replies: Mutex<BTreeMap<String, ReplyTo>>,
+    seen: Mutex<amqp::Seen>,
 }
 
 impl Queue {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
-        let url = config
-            .url
-            .as_deref()
-            .ok_or("`url` is missing in clawk.toml: the broker (`nats://HOST` or `redis://HOST`)")?;
+        let url = config.url.as_deref().ok_or(
+            "`url` is missing in clawk.toml: the broker (`amqp://HOST`, `nats://HOST` or `redis://HOST`)",
+        )?;
         let mut url = Url::parse(url).map_err(|error| format!("`url` is not a valid address: {error}"))?;
         if url.password().is_some() {
             return Err("`url` holds a password; name it by `auth.secret_ref`".to_owned());
@@ -87,13 +97,13 @@ impl Queue {
             url.set_password(Some(password.expose().trim()))
                 .map_err(|()| "the broker's address takes no password".to_owned())?;
         }
-        let trigger = channel.trigger.clone().unwrap_or_default();
-        let queue = trigger.queue_name.unwrap_or_default();
+        let queue = required(channel, "queue_name", |trigger| trigger.queue_name.as_deref())?;
         let dead = parts.folder.join(format!("{}.dead", channel.name));
         Ok(Self {
             broker: broker(url, &queue, &channel.name, parts.secrets.env())?,
             runs: Runs::new(channel, config, dead),
             replies: Mutex::default(),
+            seen: Mutex::default(),
         })
     }
 
@@ -101,10 +111,19 @@ impl Queue {
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn seen(&self) -> MutexGuard<'_, amqp::Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn save(&self, inlet: &Inlet) -> Result<(), String> {
         let running = self.runs.running();
         let replies = self.replies().clone();
-        let kept = Kept { running, replies };
+        let seen = self.seen().clone();
+        let kept = Kept {
+            running,
+            replies,
+            seen,
+        };
         let text = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
         inlet.set_cursor(&text).map_err(|error| error.to_string())
     }
@@ -122,12 +141,14 @@ impl Queue {
         let mut replies = kept.replies;
         replies.retain(|run, _| running.contains(run));
         *self.replies() = replies;
+        *self.seen() = kept.seen;
         Ok(())
     }
 
     async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
         self.restore(inlet).await?;
         match &self.broker {
+            Broker::Amqp(rabbit) => rabbit.listen(self, inlet).await,
             #[cfg(feature = "nats")]
             Broker::Nats(jet) => jet.listen(self, inlet).await,
             #[cfg(feature = "redis")]
@@ -136,8 +157,13 @@ impl Queue {
     }
 
     /// Takes a message. When this returns `Ok`, it is durable, and the broker may be told so.
-    async fn take(&self, inlet: &Inlet, message: Message) -> Result<(), Ended> {
-        let poison = if message.body.len() > MAX_BYTES {
+    async fn take(&self, inlet: &Inlet, mut message: Message) -> Result<(), Ended> {
+        if message.id.is_empty() {
+            let digest = hex(&Sha256::digest(&message.body));
+            let fresh = inlet.clock().uuid().to_string();
+            message.id = self.seen().id(&digest, message.redelivered, fresh);
+        }
+        let poison = if message.large || message.body.len() > MAX_BYTES {
             Some("the message is larger than 1 MiB")
         } else if std::str::from_utf8(&message.body).is_err() {
             Some("the message is not UTF-8")
@@ -177,6 +203,7 @@ impl Queue {
             return Delivery::Delivered { platform_id: None };
         };
         match &self.broker {
+            Broker::Amqp(rabbit) => rabbit.answer(&reply, out).await,
             #[cfg(feature = "nats")]
             Broker::Nats(jet) => jet.answer(&reply, out).await,
             #[cfg(feature = "redis")]
@@ -200,11 +227,9 @@ fn broker(url: Url, queue: &str, channel: &str, env: &Env) -> Result<Broker, Str
         "nats" | "tls" => Err("this build has no NATS; build with `--features nats`".to_owned()),
         #[cfg(not(feature = "redis"))]
         "redis" => Err("this build has no Redis; build with `--features redis`".to_owned()),
-        "amqp" | "amqps" => {
-            Err("this version connects no AMQP broker; `nats://` and `redis://` work".to_owned())
-        }
+        "amqp" | "amqps" => Ok(Broker::Amqp(Box::new(amqp::Rabbit::new(url, queue, env)?))),
         other => Err(format!(
-            "`{other}://` is not a broker; `nats://` and `redis://` work"
+            "`{other}://` is not a broker; `amqp://`, `amqps://`, `nats://` and `redis://` work"
         )),
     }
 }
@@ -219,6 +244,8 @@ impl Adapter for Queue {
                 Broker::Nats(_) => true,
                 #[cfg(feature = "redis")]
                 Broker::Redis(_) => false,
+                // It carries its id as `message_id`, which the asker may compare.
+                Broker::Amqp(_) => false,
             },
             ..Abilities::plain(MAX_BYTES, Unit::Bytes)
         }
@@ -243,6 +270,8 @@ impl Adapter for Queue {
             match (&self.broker, reply) {
                 #[cfg(feature = "redis")]
                 (Broker::Redis(streams), Some(reply)) => streams.has(&reply, out).await,
+                // A queue of somebody else's can't be read without taking from it.
+                (Broker::Amqp(_), Some(_)) => Found::CantKnow,
                 _ => Found::No,
             }
         })

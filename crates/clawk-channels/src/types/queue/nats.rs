@@ -168,5 +168,6 @@ fn read(message: &Delivered) -> Result<Message, Ended> {
                 correlation: header("Correlation-Id"),
             }),
         body: message.payload.clone(),
+        ..Message::default()
     })
 }

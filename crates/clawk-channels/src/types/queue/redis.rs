@@ -142,6 +142,7 @@ impl Streams {
                 correlation: text("correlation_id"),
             }),
             body: Bytes::from(body),
+            ..Message::default()
         }
     }
 

@@ -161,6 +161,14 @@ impl Log {
         done
     }
 
+    /// Takes an entry away that was not meant to stay.
+    pub(super) fn take_back(&self, conversation: &str, id: &str) -> io::Result<()> {
+        self.with(conversation, |kept| {
+            kept.entries.retain(|entry| entry.id != id);
+            self.save(kept)
+        })
+    }
+
     pub(super) fn get(&self, conversation: &str, id: &str) -> io::Result<Option<Entry>> {
         self.with(conversation, |kept| {
             Ok(kept.entries.iter().find(|entry| entry.id == id).cloned())

@@ -27,8 +27,8 @@ use self::log::{Entry, File, Log, Who};
 use self::seats::{Seats, SignedIn};
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
-    Press, Served, Unit,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Markup, Out,
+    OutFile, Press, Served, Unit,
 };
 use crate::config::ChannelConfig;
 use crate::files::on_disk;
@@ -264,6 +264,15 @@ impl Web {
         for name in names {
             shown.push_str(&format!("\n[{name}]"));
         }
+        // It stands before its answer, which may be there at once; of somebody who is not let in nothing is kept.
+        let early = inlet.lets_in(user);
+        if early
+            && let Err(error) = self
+                .log
+                .put(&say.conversation, entry(&say.id, Who::You, shown.clone()))
+        {
+            tracing::warn!(%error, "a page can't show what was said");
+        }
         let taken = inlet
             .message(Incoming {
                 ids: vec![format!("{user}:{}", say.id)],
@@ -276,15 +285,14 @@ impl Web {
                 ..Incoming::default()
             })
             .await;
-        let entry = entry(&say.id, Who::You, shown);
+        if matches!(taken, Taken::Refused(_) | Taken::Later(_))
+            && early
+            && let Err(error) = self.log.take_back(&say.conversation, &say.id)
+        {
+            tracing::warn!(%error, "a page shows what was not taken");
+        }
         match taken {
-            Taken::Accepted { .. } | Taken::Ignored => match self.log.put(&say.conversation, entry) {
-                Ok(()) => HookReply::json(202, &json!({ "accepted": true })),
-                Err(error) => {
-                    tracing::warn!(%error, "a page can't show what was said");
-                    HookReply::json(202, &json!({ "accepted": true }))
-                }
-            },
+            Taken::Accepted { .. } | Taken::Ignored => HookReply::json(202, &json!({ "accepted": true })),
             Taken::Refused(reason) => HookReply::refused(403, &reason),
             Taken::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
         }
@@ -508,7 +516,7 @@ impl Adapter for Web {
             buttons: true,
             edits: true,
             typing: true,
-            files: true,
+            files: Carries::Inside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }

@@ -12,14 +12,13 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::sync::broadcast;
 
-use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, kept, seconds, serve, told};
+use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, seconds, serve, told};
 use crate::suite::{hook, taken};
 
 pub(crate) const SECRET: &str = "dingtalk-client-secret";
@@ -57,6 +56,7 @@ pub(crate) async fn with(hooked: bool) -> Platform {
     let router = Router::new()
         .route("/connect", axum::routing::get(socket))
         .route("/file", axum::routing::get(file))
+        .route("/media/upload", axum::routing::post(upload))
         .route("/v1.0/{*path}", axum::routing::any(call))
         .with_state(Arc::clone(&org));
     *org.base.lock().unwrap() = serve(router).await;
@@ -67,6 +67,26 @@ fn wrong(status: u16, code: &str, message: &str) -> Response {
     told(
         status,
         json!({"code": code, "message": message, "requestid": "r"}),
+    )
+}
+
+async fn upload(
+    State(org): State<Shared<Org>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if query != Some(format!("access_token={}&type=file", org.made.now())) {
+        return told(200, json!({"errcode": 40_014, "errmsg": "invalid access_token"}));
+    }
+    let parts = super::form(&headers, &body);
+    super::exactly(&org.kept, &parts, &["media"]);
+    let id = org
+        .kept
+        .upload(parts[0].file.as_deref().unwrap(), parts[0].data.clone());
+    told(
+        200,
+        json!({"errcode": 0, "errmsg": "ok", "media_id": id, "type": "file"}),
     )
 }
 
@@ -163,6 +183,14 @@ fn message(org: &Org, params: &Value, conversation: String) -> Response {
         );
     }
     let param: Value = serde_json::from_str(params["msgParam"].as_str().unwrap()).unwrap();
+    if params["msgKey"] == "sampleFile" {
+        kept.only("msgParam", &param, &["mediaId", "fileName", "fileType"]);
+        kept.shared(param["mediaId"].as_str().unwrap(), &conversation);
+        return told(
+            200,
+            json!({"processQueryKey": "qf", "invalidStaffIdList": [], "flowControlledStaffIdList": []}),
+        );
+    }
     kept.only("msgParam", &param, &["title", "text"]);
     let text = param["text"].as_str().unwrap();
     if text.is_empty() || text.chars().count() > 5000 || param["title"].as_str().unwrap().is_empty() {
@@ -178,6 +206,7 @@ fn message(org: &Org, params: &Value, conversation: String) -> Response {
         conversation,
         text: text.to_owned(),
         buttons: Vec::new(),
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return wrong(
@@ -271,6 +300,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.org.kept
+    }
+
     fn kind(&self) -> &'static str {
         "dingtalk"
     }
@@ -331,6 +364,4 @@ impl Fake for Platform {
     fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> Later<'a, ()> {
         Box::pin(tokio::time::sleep(Duration::ZERO))
     }
-
-    kept!(org.kept);
 }

@@ -9,12 +9,11 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+use super::{Brought, Fake, Kept, Said, Sent, Shared, Trouble, serve};
 
 const TOKEN: &str = "fake.discord.token";
 
@@ -43,9 +42,24 @@ pub(crate) async fn start() -> Platform {
     let router = Router::new()
         .route("/ws/", axum::routing::get(socket))
         .route("/api/{*path}", axum::routing::any(call))
+        .route("/attachments/1/2/{name}", axum::routing::get(file))
         .with_state(Arc::clone(&guild));
     *guild.base.lock().unwrap() = serve(router).await;
     Platform { guild }
+}
+
+async fn file(
+    State(guild): State<Shared<Guild>>,
+    axum::extract::RawQuery(query): axum::extract::RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    if headers.contains_key("authorization") {
+        guild.kept.fault("the token goes to the files' host");
+    }
+    if query.as_deref() != Some("ex=1&is=2&hm=3") {
+        guild.kept.fault("a file's address without its signature");
+    }
+    guild.kept.file().await
 }
 
 fn wrong(status: u16, code: u32, message: &str) -> Response {
@@ -91,6 +105,29 @@ async fn call(
                 .cloned()
                 .collect();
             axum::Json(here).into_response()
+        }
+        (&Method::POST, ["channels", channel, "messages"])
+            if headers["content-type"]
+                .to_str()
+                .unwrap()
+                .starts_with("multipart/") =>
+        {
+            let parts = super::form(&headers, &body);
+            super::exactly(kept, &parts, &["payload_json", "files[0]"]);
+            let about: Value = serde_json::from_slice(&parts[0].data).unwrap();
+            kept.only(
+                "payload_json",
+                &about,
+                &["nonce", "enforce_nonce", "allowed_mentions", "attachments"],
+            );
+            if about["nonce"].as_str().unwrap().len() > 25 || about["allowed_mentions"]["parse"] != json!([])
+            {
+                kept.fault("50035");
+            }
+            let name = about["attachments"][0]["filename"].as_str().unwrap();
+            let id = kept.upload(name, parts[1].data.clone());
+            kept.shared(&id, channel);
+            axum::Json(json!({"id": "9"})).into_response()
         }
         (&Method::POST, ["channels", channel, "messages"]) => post(&guild, channel, &params),
         (&Method::PATCH, ["channels", channel, "messages", _]) => {
@@ -178,6 +215,7 @@ fn post(guild: &Guild, channel: &str, params: &Value) -> Response {
         conversation: channel.to_owned(),
         text: content.to_owned(),
         buttons,
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return wrong(502, 0, "bad gateway");
@@ -261,6 +299,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.guild.kept
+    }
+
     fn kind(&self) -> &'static str {
         "discord"
     }
@@ -276,8 +318,6 @@ impl Fake for Platform {
     fn secrets(&self) -> Vec<(&'static str, &'static str)> {
         vec![("TOKEN", TOKEN)]
     }
-
-    fn attach(&self, _channels: Channels) {}
 
     fn id(&self, person: u32) -> String {
         (100 + person).to_string()
@@ -313,23 +353,28 @@ impl Fake for Platform {
         })
     }
 
+    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+        Box::pin(async move {
+            let own = format!(
+                "{}/attachments/1/2/f.bin?ex=1&is=2&hm=3",
+                self.guild.base.lock().unwrap()
+            );
+            let url = file.elsewhere.clone().unwrap_or(own);
+            let mut attached = json!({"id": "3", "filename": file.name, "content_type": file.media_type, "url": url, "proxy_url": url});
+            if let Some(size) = file.size {
+                attached["size"] = json!(size);
+            }
+            self.dispatch("MESSAGE_CREATE", json!({"id": (2_000_000 + file.n).to_string(), "channel_id": self.direct(file.person),
+                "content": file.caption, "author": {"id": self.id(file.person), "username": "ann"}, "type": 0, "mentions": [],
+                "attachments": [attached]}));
+        })
+    }
+
     fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
         Box::pin(async move {
             self.dispatch("INTERACTION_CREATE", json!({"id": "7", "application_id": "8", "type": 3, "token": "tok",
                 "data": {"custom_id": carried, "component_type": 2}, "channel_id": on.conversation, "user": {"id": sender}}));
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
-    }
-
-    fn trouble(&self, trouble: Trouble) {
-        *self.guild.kept.trouble.lock().unwrap() = Some(trouble);
-    }
-
-    fn sent(&self) -> Vec<Sent> {
-        self.guild.kept.sent.lock().unwrap().clone()
-    }
-
-    fn faults(&self) -> Vec<String> {
-        self.guild.kept.faults.lock().unwrap().clone()
     }
 }

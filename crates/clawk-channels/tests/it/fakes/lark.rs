@@ -15,13 +15,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cbc::cipher::block_padding::Pkcs7;
 use cbc::cipher::{BlockModeEncrypt as _, KeyIvInit as _};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::broadcast;
 
-use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, kept, proto, seconds, serve, told};
+use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, proto, seconds, serve, told};
 use crate::suite::{hook, taken};
 
 const SECRET: &str = "lark-app-secret";
@@ -123,6 +122,18 @@ async fn call(
         (&Method::GET, ["open-apis", "im", "v1", "messages", _, "resources", "img_1"]) => {
             super::super::platforms::PICTURE.into_response()
         }
+        (&Method::POST, ["open-apis", "im", "v1", "images"]) => {
+            let parts = super::form(&headers, &body);
+            super::exactly(kept, &parts, &["image_type", "image"]);
+            let id = kept.upload(parts[1].file.as_deref().unwrap(), parts[1].data.clone());
+            told(200, json!({"code": 0, "data": {"image_key": id}}))
+        }
+        (&Method::POST, ["open-apis", "im", "v1", "files"]) => {
+            let parts = super::form(&headers, &body);
+            super::exactly(kept, &parts, &["file_type", "file_name", "file"]);
+            let id = kept.upload(&parts[1].text(), parts[2].data.clone());
+            told(200, json!({"code": 0, "data": {"file_key": id}}))
+        }
         (&Method::POST, ["open-apis", "im", "v1", "messages"]) => {
             kept.only("message", &params, &["receive_id", "msg_type", "content", "uuid"]);
             if query.as_deref() != Some("receive_id_type=chat_id") {
@@ -207,6 +218,11 @@ fn message(tenant: &Tenant, params: &Value, conversation: String, bytes: usize) 
     if let Some(known) = tenant.known.lock().unwrap().get(uuid) {
         return told(200, json!({"code": 0, "data": {"message_id": known}}));
     }
+    if let kind @ ("image" | "file") = params["msg_type"].as_str().unwrap() {
+        let content: Value = serde_json::from_str(params["content"].as_str().unwrap()).unwrap();
+        kept.shared(content[format!("{kind}_key")].as_str().unwrap(), &conversation);
+        return told(200, json!({"code": 0, "data": {"message_id": "om_file"}}));
+    }
     let (text, buttons) = seen(
         kept,
         params["msg_type"].as_str().unwrap(),
@@ -219,6 +235,7 @@ fn message(tenant: &Tenant, params: &Value, conversation: String, bytes: usize) 
         conversation,
         text,
         buttons,
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return wrong(500, 1, "internal error");
@@ -378,6 +395,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.tenant.kept
+    }
+
     fn kind(&self) -> &'static str {
         "lark"
     }
@@ -468,6 +489,4 @@ impl Fake for Platform {
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
     }
-
-    kept!(tenant.kept);
 }

@@ -12,13 +12,12 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+use super::{Brought, Fake, Kept, Said, Sent, Shared, Trouble, serve};
 use crate::suite::{hook, taken};
 
 const TOKEN: &str = "line-access-token";
@@ -77,6 +76,9 @@ async fn call(
         (Method::POST, "chat/loading/start") => {
             kept.typings.fetch_add(1, Ordering::SeqCst);
             axum::Json(json!({})).into_response()
+        }
+        (Method::GET, path) if path.starts_with("message/i") && path.ends_with("/content") => {
+            kept.file().await
         }
         (Method::POST, "message/push") => push(&account, &headers, &params),
         (method, path) => {
@@ -139,6 +141,7 @@ fn push(account: &Account, headers: &HeaderMap, params: &Value) -> Response {
         conversation: params["to"].as_str().unwrap().to_owned(),
         text,
         buttons,
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return wrong(500, "Internal server error");
@@ -174,6 +177,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.account.kept
+    }
+
     fn kind(&self) -> &'static str {
         "line"
     }
@@ -188,10 +195,6 @@ impl Fake for Platform {
 
     fn secrets(&self) -> Vec<(&'static str, &'static str)> {
         vec![("TOKEN", TOKEN), ("SIGNING", SIGNING)]
-    }
-
-    fn attach(&self, channels: Channels) {
-        *self.account.kept.channels.lock().unwrap() = Some(channels);
     }
 
     fn id(&self, person: u32) -> String {
@@ -232,6 +235,22 @@ impl Fake for Platform {
         })
     }
 
+    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+        Box::pin(async move {
+            let mut message = json!({"id": format!("i{}", file.n), "type": "file", "fileName": file.name});
+            if let Some(size) = file.size {
+                message["fileSize"] = json!(size);
+            }
+            if let Some(url) = &file.elsewhere {
+                message["contentProvider"] = json!({"type": "external", "originalContentUrl": url});
+            }
+            let sender = self.id(file.person);
+            self.bring(json!({"type": "message", "mode": "active", "timestamp": 1, "webhookEventId": format!("F{}", file.n),
+                "source": Self::source(&sender, &sender), "message": message}))
+            .await;
+        })
+    }
+
     fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
         Box::pin(async move {
             let direct = on.conversation != "Cgroup";
@@ -250,17 +269,5 @@ impl Fake for Platform {
             }
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
-    }
-
-    fn trouble(&self, trouble: Trouble) {
-        *self.account.kept.trouble.lock().unwrap() = Some(trouble);
-    }
-
-    fn sent(&self) -> Vec<Sent> {
-        self.account.kept.sent.lock().unwrap().clone()
-    }
-
-    fn faults(&self) -> Vec<String> {
-        self.account.kept.faults.lock().unwrap().clone()
     }
 }

@@ -10,12 +10,11 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+use super::{Brought, Fake, Kept, Said, Sent, Shared, Trouble, serve};
 
 const TOKEN: &str = "syt_fake_token";
 const ME: &str = "@bot:hs";
@@ -38,11 +37,45 @@ pub(crate) async fn start() -> Platform {
     let server = Arc::new(Server::default());
     let router = Router::new()
         .route("/_matrix/client/v3/{*path}", axum::routing::any(call))
+        .route("/_matrix/media/v3/upload", axum::routing::post(upload))
+        .route(
+            "/_matrix/client/v1/media/download/{server}/{id}",
+            axum::routing::get(file),
+        )
         .with_state(Arc::clone(&server));
     Platform {
         server,
         base: serve(router).await,
     }
+}
+
+async fn upload(
+    State(server): State<Shared<Server>>,
+    Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if given != Some(&format!("Bearer {TOKEN}")) || server.kept.refuses_uploads.load(Ordering::SeqCst) {
+        return wrong(403, "M_FORBIDDEN");
+    }
+    let id = server.kept.upload(&query["filename"], body.to_vec());
+    axum::Json(json!({"content_uri": format!("mxc://hs/{id}")})).into_response()
+}
+
+async fn file(
+    State(server): State<Shared<Server>>,
+    Path((host, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Response {
+    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if given != Some(&format!("Bearer {TOKEN}")) {
+        server.kept.fault("a file was fetched without the token");
+    }
+    if (host.as_str(), id.as_str()) != ("hs", "AbC_1-2") {
+        server.kept.fault(format!("a file was asked for as {host} {id}"));
+    }
+    server.kept.file().await
 }
 
 fn wrong(status: u16, code: &str) -> Response {
@@ -133,6 +166,9 @@ fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
             "formatted_body",
             "m.relates_to",
             "m.new_content",
+            "filename",
+            "url",
+            "info",
         ],
     );
     if let Some(known) = server.transactions.lock().unwrap().get(txn) {
@@ -144,6 +180,10 @@ fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
             axum::Json(json!({"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 300})),
         )
             .into_response();
+    }
+    if let Some(url) = params["url"].as_str() {
+        kept.shared(url.strip_prefix("mxc://hs/").unwrap(), room);
+        return axum::Json(json!({"event_id": "$file"})).into_response();
     }
     if params.to_string().len() > 65_536 {
         kept.fault("M_TOO_LARGE");
@@ -160,6 +200,7 @@ fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
         conversation: room.to_owned(),
         text: params["body"].as_str().unwrap().to_owned(),
         buttons: Vec::new(),
+        files: Vec::new(),
     });
     let own = json!({"type": "m.room.message", "event_id": id, "sender": ME, "content": params});
     server.events.lock().unwrap().push((room.to_owned(), own));
@@ -171,6 +212,10 @@ fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.server.kept
+    }
+
     fn kind(&self) -> &'static str {
         "matrix"
     }
@@ -186,8 +231,6 @@ impl Fake for Platform {
     fn secrets(&self) -> Vec<(&'static str, &'static str)> {
         vec![("TOKEN", TOKEN)]
     }
-
-    fn attach(&self, _channels: Channels) {}
 
     fn id(&self, person: u32) -> String {
         format!("@p{person}:hs")
@@ -234,23 +277,29 @@ impl Fake for Platform {
         })
     }
 
+    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+        Box::pin(async move {
+            let url = file
+                .elsewhere
+                .clone()
+                .unwrap_or_else(|| "mxc://hs/AbC_1-2".to_owned());
+            let mut info = json!({"mimetype": file.media_type});
+            if let Some(size) = file.size {
+                info["size"] = json!(size);
+            }
+            let content = json!({"msgtype": "m.file", "filename": file.name, "body": file.caption, "url": url, "info": info});
+            let event = json!({"type": "m.room.message", "event_id": format!("$f{}", file.n), "sender": self.id(file.person),
+                "origin_server_ts": 1, "content": content});
+            self.server
+                .events
+                .lock()
+                .unwrap()
+                .push((self.direct(file.person), event));
+            self.server.came.notify_one();
+        })
+    }
+
     fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> Later<'a, ()> {
         Box::pin(std::future::ready(()))
-    }
-
-    fn trouble(&self, trouble: Trouble) {
-        *self.server.kept.trouble.lock().unwrap() = Some(trouble);
-    }
-
-    fn sent(&self) -> Vec<Sent> {
-        self.server.kept.sent.lock().unwrap().clone()
-    }
-
-    fn reads(&self) -> usize {
-        self.server.kept.reads.load(Ordering::SeqCst)
-    }
-
-    fn faults(&self) -> Vec<String> {
-        self.server.kept.faults.lock().unwrap().clone()
     }
 }

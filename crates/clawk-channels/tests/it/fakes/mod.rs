@@ -13,7 +13,7 @@ pub(crate) mod telegram;
 pub(crate) mod wechat;
 pub(crate) mod whatsapp;
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -41,6 +41,95 @@ pub(crate) struct Sent {
     pub(crate) text: String,
     /// Label and what the button carries.
     pub(crate) buttons: Vec<(String, String)>,
+    /// Name and bytes.
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+}
+
+/// One part of a form.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) file: Option<String>,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Part {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.data.clone()).unwrap()
+    }
+}
+
+/// A form with files, read as strictly as RFC 7578 has it.
+pub(crate) fn form(headers: &axum::http::HeaderMap, body: &[u8]) -> Vec<Part> {
+    let kind = headers["content-type"].to_str().unwrap();
+    let boundary = kind.strip_prefix("multipart/form-data; boundary=").unwrap();
+    let text: Vec<char> = body.iter().map(|byte| char::from(*byte)).collect();
+    let text: String = text.into_iter().collect();
+    let whole = text.strip_suffix(&format!("--{boundary}--\r\n")).expect("an end");
+    let mut parts = Vec::new();
+    for part in whole.split(&format!("--{boundary}\r\n")).skip(1) {
+        let (head, data) = part.split_once("\r\n\r\n").unwrap();
+        let data = data.strip_suffix("\r\n").unwrap();
+        let disposition = head.lines().next().unwrap();
+        let value = |name: &str| {
+            let (_, rest) = disposition.split_once(&format!("; {name}=\""))?;
+            Some(rest.split('"').next().unwrap().to_owned())
+        };
+        assert!(
+            disposition.starts_with("content-disposition: form-data; "),
+            "{head}"
+        );
+        parts.push(Part {
+            name: value("name").unwrap(),
+            file: value("filename"),
+            data: data
+                .chars()
+                .map(|c| u8::try_from(u32::from(c)).unwrap())
+                .collect(),
+        });
+    }
+    parts
+}
+
+/// The parts of these names, and no others.
+pub(crate) fn exactly(kept: &Kept, parts: &[Part], names: &[&str]) {
+    let found: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+    if found != names {
+        kept.fault(format!("the form has {found:?}, not {names:?}"));
+    }
+}
+
+/// A file that somebody sends.
+#[derive(Debug, Clone)]
+pub(crate) struct Brought {
+    pub(crate) n: u32,
+    pub(crate) person: u32,
+    pub(crate) name: String,
+    pub(crate) media_type: String,
+    /// What the platform says of its size.
+    pub(crate) size: Option<u64>,
+    pub(crate) caption: String,
+    /// Another address than the platform's own, where the platform gives addresses.
+    pub(crate) elsewhere: Option<String>,
+}
+
+/// What a platform has for a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) data: Vec<u8>,
+    pub(crate) kind: &'static str,
+    /// It comes this late, milliseconds.
+    pub(crate) late_ms: u64,
+}
+
+impl Default for Stored {
+    fn default() -> Self {
+        Self {
+            data: super::platforms::PICTURE.to_vec(),
+            kind: "image/png",
+            late_ms: 0,
+        }
+    }
 }
 
 /// What goes wrong next.
@@ -66,8 +155,12 @@ pub(crate) trait Fake: Send + Sync {
     fn transport(&self) -> &'static str;
     fn config(&self) -> Value;
     fn secrets(&self) -> Vec<(&'static str, &'static str)>;
+    /// What it keeps.
+    fn kept(&self) -> &Kept;
     /// Where requests to `/channels/chat` go.
-    fn attach(&self, channels: Channels);
+    fn attach(&self, channels: Channels) {
+        *self.kept().channels.lock().unwrap() = Some(channels);
+    }
     /// The platform's id of a person.
     fn id(&self, person: u32) -> String;
     /// The conversation with a person alone.
@@ -99,16 +192,26 @@ pub(crate) trait Fake: Send + Sync {
     }
     fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()>;
     fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()>;
-    fn trouble(&self, trouble: Trouble);
-    fn sent(&self) -> Vec<Sent>;
+    /// Somebody sends a file in a direct conversation. Only for platforms that [`Kept::file`] serves.
+    fn brings<'a>(&'a self, _file: &'a Brought) -> Later<'a, ()> {
+        panic!("{}: no files come in", self.kind())
+    }
+    fn trouble(&self, trouble: Trouble) {
+        *self.kept().trouble.lock().unwrap() = Some(trouble);
+    }
+    fn sent(&self) -> Vec<Sent> {
+        self.kept().sent.lock().unwrap().clone()
+    }
     fn typings(&self) -> usize {
-        0
+        self.kept().typings.load(Ordering::SeqCst)
     }
     fn reads(&self) -> usize {
-        0
+        self.kept().reads.load(Ordering::SeqCst)
     }
     /// What a vendor would have refused.
-    fn faults(&self) -> Vec<String>;
+    fn faults(&self) -> Vec<String> {
+        self.kept().faults.lock().unwrap().clone()
+    }
 }
 
 /// What every fake keeps.
@@ -122,6 +225,13 @@ pub(crate) struct Kept {
     pub(crate) typings: AtomicUsize,
     /// How often a message was shown as read.
     pub(crate) reads: AtomicUsize,
+    /// The file of every message.
+    pub(crate) stored: Mutex<Stored>,
+    /// How often a file was fetched.
+    pub(crate) fetches: AtomicUsize,
+    /// Files that were uploaded, by the platform's id.
+    pub(crate) uploads: Mutex<Vec<(String, String, Vec<u8>)>>,
+    pub(crate) refuses_uploads: std::sync::atomic::AtomicBool,
 }
 
 impl Kept {
@@ -141,6 +251,38 @@ impl Kept {
 
     pub(crate) fn add(&self, sent: Sent) {
         self.sent.lock().unwrap().push(sent);
+    }
+
+    /// Takes an upload; its id.
+    pub(crate) fn upload(&self, name: &str, data: Vec<u8>) -> String {
+        let mut uploads = self.uploads.lock().unwrap();
+        let id = format!("up{}", uploads.len());
+        uploads.push((id.clone(), name.to_owned(), data));
+        id
+    }
+
+    /// A message with a file that was uploaded.
+    pub(crate) fn shared(&self, id: &str, conversation: &str) {
+        let uploads = self.uploads.lock().unwrap();
+        let Some((_, name, data)) = uploads.iter().find(|(known, ..)| known == id) else {
+            self.fault(format!("no such upload: {id}"));
+            return;
+        };
+        self.add(Sent {
+            id: format!("shared-{id}"),
+            conversation: conversation.to_owned(),
+            files: vec![(name.clone(), data.clone())],
+            ..Sent::default()
+        });
+    }
+
+    /// The file, to somebody who has the right to it.
+    pub(crate) async fn file(&self) -> axum::response::Response {
+        use axum::response::IntoResponse as _;
+        self.fetches.fetch_add(1, Ordering::SeqCst);
+        let stored = self.stored.lock().unwrap().clone();
+        tokio::time::sleep(std::time::Duration::from_millis(stored.late_ms)).await;
+        ([("content-type", stored.kind)], stored.data).into_response()
     }
 
     pub(crate) fn channels(&self) -> Channels {
@@ -265,28 +407,6 @@ pub(crate) fn told(status: u16, body: Value) -> axum::response::Response {
     let status = axum::http::StatusCode::from_u16(status).unwrap();
     (status, axum::Json(body)).into_response()
 }
-
-/// The members that every fake has, from what it keeps.
-macro_rules! kept {
-    ($($path:ident).+) => {
-        fn trouble(&self, trouble: Trouble) {
-            *self.$($path).+.trouble.lock().unwrap() = Some(trouble);
-        }
-
-        fn sent(&self) -> Vec<Sent> {
-            self.$($path).+.sent.lock().unwrap().clone()
-        }
-
-        fn faults(&self) -> Vec<String> {
-            self.$($path).+.faults.lock().unwrap().clone()
-        }
-
-        fn attach(&self, channels: Channels) {
-            *self.$($path).+.channels.lock().unwrap() = Some(channels);
-        }
-    };
-}
-pub(crate) use kept;
 
 /// A second way in of the same platform.
 macro_rules! hooked {

@@ -10,13 +10,12 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, kept, seconds, serve, told};
+use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, seconds, serve, told};
 use crate::suite::{hook, taken};
 
 pub(crate) const SECRET: &str = "qq-app-secret";
@@ -155,6 +154,7 @@ fn message(account: &Account, params: &Value, conversation: String) -> Response 
         conversation,
         text: text.to_owned(),
         buttons: Vec::new(),
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return wrong(500, 500, "internal error");
@@ -274,6 +274,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.account.kept
+    }
+
     fn kind(&self) -> &'static str {
         "qq"
     }
@@ -344,6 +348,4 @@ impl Fake for Platform {
     fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> Later<'a, ()> {
         Box::pin(tokio::time::sleep(Duration::ZERO))
     }
-
-    kept!(account.kept);
 }

@@ -10,7 +10,6 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use clawk_kernel::time::Clock as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -18,7 +17,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::sync::broadcast;
 
-use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+use super::{Brought, Fake, Kept, Said, Sent, Shared, Trouble, serve};
 use crate::suite::{hook, taken};
 
 const TOKEN: &str = "xoxb-fake-token";
@@ -57,9 +56,34 @@ pub(crate) async fn with(hooked: bool) -> Platform {
     let router = Router::new()
         .route("/socket", axum::routing::get(socket))
         .route("/api/{method}", axum::routing::any(call))
+        .route("/upload/{id}", axum::routing::post(upload))
+        .route("/files-pri/{name}", axum::routing::get(file))
         .with_state(Arc::clone(&team));
     *team.base.lock().unwrap() = serve(router).await;
     Platform { team }
+}
+
+async fn upload(
+    State(team): State<Shared<Team>>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    if headers.contains_key("authorization") {
+        team.kept.fault("the token goes to an address for uploads");
+    }
+    let mut uploads = team.kept.uploads.lock().unwrap();
+    let place = uploads.iter_mut().find(|(known, ..)| *known == id).unwrap();
+    place.2 = body.to_vec();
+    "OK".into_response()
+}
+
+async fn file(State(team): State<Shared<Team>>, headers: HeaderMap) -> Response {
+    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if given != Some(&format!("Bearer {TOKEN}")) {
+        team.kept.fault("a file was fetched without the token");
+    }
+    team.kept.file().await
 }
 
 fn wrong(error: &str) -> Response {
@@ -104,6 +128,21 @@ async fn call(
         "chat.postEphemeral" => {
             kept.only(&method, &params, &["channel", "user", "text"]);
             axum::Json(json!({"ok": true})).into_response()
+        }
+        "files.getUploadURLExternal" => {
+            let id = team.kept.upload(&query["filename"], Vec::new());
+            assert!(query["length"].parse::<usize>().unwrap() > 0);
+            let base = team.base.lock().unwrap();
+            axum::Json(json!({"ok": true, "upload_url": format!("{base}/upload/{id}"), "file_id": id}))
+                .into_response()
+        }
+        "files.completeUploadExternal" => {
+            kept.only(&method, &params, &["files", "channel_id", "thread_ts"]);
+            kept.shared(
+                params["files"][0]["id"].as_str().unwrap(),
+                params["channel_id"].as_str().unwrap(),
+            );
+            axum::Json(json!({"ok": true, "files": [{"id": "F1"}]})).into_response()
         }
         "conversations.history" | "conversations.replies" => {
             assert_eq!(query["include_all_metadata"], "true");
@@ -179,6 +218,7 @@ fn post(team: &Team, params: &Value) -> Response {
             .replace("&gt;", ">")
             .replace("&amp;", "&"),
         buttons,
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return (StatusCode::BAD_GATEWAY, "bad gateway").into_response();
@@ -284,6 +324,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.team.kept
+    }
+
     fn kind(&self) -> &'static str {
         "slack"
     }
@@ -303,10 +347,6 @@ impl Fake for Platform {
 
     fn secrets(&self) -> Vec<(&'static str, &'static str)> {
         vec![("TOKEN", TOKEN), ("APP", APP), ("SIGNING", SIGNING)]
-    }
-
-    fn attach(&self, channels: Channels) {
-        *self.team.kept.channels.lock().unwrap() = Some(channels);
     }
 
     fn id(&self, person: u32) -> String {
@@ -358,6 +398,22 @@ impl Fake for Platform {
         })
     }
 
+    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+        Box::pin(async move {
+            let own = format!("{}/files-pri/T1-F1", self.team.base.lock().unwrap());
+            let url = file.elsewhere.clone().unwrap_or(own);
+            let mut shared =
+                json!({"id": "F1", "name": file.name, "mimetype": file.media_type, "url_private": url});
+            if let Some(size) = file.size {
+                shared["size"] = json!(size);
+            }
+            let event = json!({"type": "event_callback", "event_id": format!("EvF{}", file.n), "team_id": "T1",
+                "event": {"type": "message", "subtype": "file_share", "user": self.id(file.person), "channel": self.direct(file.person),
+                    "channel_type": "im", "ts": format!("16{:08}.000300", file.n), "text": file.caption, "files": [shared]}});
+            self.bring("events_api", event, &format!("f{}", file.n)).await;
+        })
+    }
+
     fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
         Box::pin(async move {
             let payload = json!({"type": "block_actions", "user": {"id": sender}, "channel": {"id": on.conversation},
@@ -366,17 +422,5 @@ impl Fake for Platform {
             self.bring("interactive", payload, &id).await;
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
-    }
-
-    fn trouble(&self, trouble: Trouble) {
-        *self.team.kept.trouble.lock().unwrap() = Some(trouble);
-    }
-
-    fn sent(&self) -> Vec<Sent> {
-        self.team.kept.sent.lock().unwrap().clone()
-    }
-
-    fn faults(&self) -> Vec<String> {
-        self.team.kept.faults.lock().unwrap().clone()
     }
 }

@@ -8,12 +8,11 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+use super::{Brought, Fake, Kept, Said, Sent, Shared, Trouble, serve};
 use crate::suite::{hook, taken};
 
 const TOKEN: &str = "123456:AAfake-TOKEN_x";
@@ -45,7 +44,9 @@ pub(crate) async fn with(hooked: bool) -> Platform {
         ..Bot::default()
     });
     let router = Router::new()
+        .route("/{bot}/sendDocument", axum::routing::post(document))
         .route("/{bot}/{method}", axum::routing::post(call))
+        .route("/file/{bot}/{*path}", axum::routing::get(file))
         .with_state(Arc::clone(&bot));
     Platform {
         bot,
@@ -93,6 +94,32 @@ fn visible(html: &str) -> Result<String, String> {
     }
 }
 
+async fn document(
+    State(bot): State<Shared<Bot>>,
+    Path(token): Path<String>,
+    headers: axum::http::HeaderMap,
+    body: axum::body::Bytes,
+) -> Response {
+    if token != format!("bot{TOKEN}") {
+        return refused(401, "Unauthorized");
+    }
+    let parts = super::form(&headers, &body);
+    super::exactly(&bot.kept, &parts, &["chat_id", "document"]);
+    let id = bot
+        .kept
+        .upload(parts[1].file.as_deref().unwrap(), parts[1].data.clone());
+    bot.kept.shared(&id, &parts[0].text());
+    done(json!({"message_id": 7}))
+}
+
+async fn file(State(bot): State<Shared<Bot>>, Path((token, path)): Path<(String, String)>) -> Response {
+    if token != format!("bot{TOKEN}") || path != "documents/file_7.bin" {
+        bot.kept.fault(format!("a file was asked for as {token} {path}"));
+        return refused(404, "Not Found");
+    }
+    bot.kept.file().await
+}
+
 async fn call(
     State(bot): State<Shared<Bot>>,
     Path((token, method)): Path<(String, String)>,
@@ -126,6 +153,17 @@ async fn call(
                 kept.fault("answerCallbackQuery: MESSAGE_TOO_LONG");
             }
             done(json!(true))
+        }
+        "getFile" => {
+            kept.only(&method, &params, &["file_id"]);
+            let size = kept.stored.lock().unwrap().data.len();
+            if size > 20 << 20 {
+                return refused(400, "Bad Request: file is too big");
+            }
+            assert_eq!(params["file_id"], "BQACfile");
+            done(
+                json!({"file_id": "BQACfile", "file_unique_id": "u", "file_size": size, "file_path": "documents/file_7.bin"}),
+            )
         }
         "sendMessage" | "editMessageText" => send(&bot, &method, &params),
         "sendChatAction" => {
@@ -225,6 +263,7 @@ fn send(bot: &Bot, method: &str, params: &Value) -> Response {
         conversation: params["chat_id"].as_str().unwrap().to_owned(),
         text: shown,
         buttons,
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return refused(502, "Bad Gateway");
@@ -249,6 +288,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.bot.kept
+    }
+
     fn kind(&self) -> &'static str {
         "telegram"
     }
@@ -268,10 +311,6 @@ impl Fake for Platform {
 
     fn secrets(&self) -> Vec<(&'static str, &'static str)> {
         vec![("TOKEN", TOKEN), ("HOOK", SECRET)]
-    }
-
-    fn attach(&self, channels: Channels) {
-        *self.bot.kept.channels.lock().unwrap() = Some(channels);
     }
 
     fn id(&self, person: u32) -> String {
@@ -323,6 +362,19 @@ impl Fake for Platform {
         })
     }
 
+    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+        Box::pin(async move {
+            let from: i64 = self.id(file.person).parse().unwrap();
+            let mut document = json!({"file_id": "BQACfile", "file_unique_id": "u", "file_name": file.name, "mime_type": file.media_type});
+            if let Some(size) = file.size {
+                document["file_size"] = json!(size);
+            }
+            self.bring(json!({"message": {"message_id": file.n, "date": 1, "from": {"id": from, "is_bot": false, "first_name": "Ann"},
+                "chat": {"id": from, "type": "private"}, "caption": file.caption, "document": document}}))
+            .await;
+        })
+    }
+
     fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
         Box::pin(async move {
             let (chat, from): (i64, i64) = (on.conversation.parse().unwrap(), sender.parse().unwrap());
@@ -332,21 +384,5 @@ impl Fake for Platform {
             .await;
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
-    }
-
-    fn trouble(&self, trouble: Trouble) {
-        *self.bot.kept.trouble.lock().unwrap() = Some(trouble);
-    }
-
-    fn sent(&self) -> Vec<Sent> {
-        self.bot.kept.sent.lock().unwrap().clone()
-    }
-
-    fn typings(&self) -> usize {
-        self.bot.kept.typings.load(Ordering::SeqCst)
-    }
-
-    fn faults(&self) -> Vec<String> {
-        self.bot.kept.faults.lock().unwrap().clone()
     }
 }

@@ -14,12 +14,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use cbc::cipher::block_padding::NoPadding;
 use cbc::cipher::{BlockModeEncrypt as _, KeyIvInit as _};
-use clawk_channels::{Channels, Hook};
+use clawk_channels::Hook;
 use clawk_kernel::ports::Later;
 use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 
-use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, kept, seconds, serve, told};
+use super::{Fake, Kept, Made, Said, Sent, Shared, Trouble, seconds, serve, told};
 use crate::suite::{hook, taken};
 
 const SECRET: &str = "wechat-app-secret";
@@ -61,6 +61,7 @@ async fn call(
     Path(path): Path<String>,
     RawQuery(query): RawQuery,
     method: Method,
+    headers: axum::http::HeaderMap,
     body: Bytes,
 ) -> Response {
     let kept = &account.kept;
@@ -88,6 +89,13 @@ async fn call(
         return wrong(42_001, "access_token expired");
     }
     match (method, path.as_str()) {
+        (Method::POST, "media/upload") => {
+            assert!(query.ends_with("&type=image"), "{query}");
+            let parts = super::form(&headers, &body);
+            super::exactly(kept, &parts, &["media"]);
+            let id = kept.upload(parts[0].file.as_deref().unwrap(), parts[0].data.clone());
+            told(200, json!({"type": "image", "media_id": id, "created_at": 1}))
+        }
         (Method::GET, "media/get") => super::super::platforms::PICTURE.into_response(),
         (Method::POST, "message/custom/typing") => {
             kept.only("typing", &params, &["touser", "command"]);
@@ -117,6 +125,13 @@ fn message(account: &Account, params: &Value) -> Response {
     }
     if kept.takes(Trouble::Forbidden) {
         return wrong(45_015, "response out of time limit or subscription is canceled");
+    }
+    if kind == "image" {
+        kept.shared(
+            params["image"]["media_id"].as_str().unwrap(),
+            params["touser"].as_str().unwrap(),
+        );
+        return wrong(0, "ok");
     }
     let mut buttons = Vec::new();
     let text = match kind {
@@ -149,6 +164,7 @@ fn message(account: &Account, params: &Value) -> Response {
         conversation: params["touser"].as_str().unwrap().to_owned(),
         text: text.to_owned(),
         buttons,
+        files: Vec::new(),
     });
     if kept.takes(Trouble::TakenAndBroken) {
         return told(502, json!({}));
@@ -209,6 +225,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.account.kept
+    }
+
     fn kind(&self) -> &'static str {
         "wechat"
     }
@@ -279,10 +299,4 @@ impl Fake for Platform {
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
     }
-
-    fn typings(&self) -> usize {
-        self.account.kept.typings.load(Ordering::SeqCst)
-    }
-
-    kept!(account.kept);
 }

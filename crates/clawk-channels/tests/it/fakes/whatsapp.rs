@@ -9,13 +9,12 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
-use clawk_channels::Channels;
 use clawk_kernel::ports::Later;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::{Fake, Kept, Said, Sent, Shared, Trouble, kept, seconds, serve, told};
+use super::{Fake, Kept, Said, Sent, Shared, Trouble, seconds, serve, told};
 use crate::suite::{hook, taken};
 
 const TOKEN: &str = "whatsapp-access-token";
@@ -87,6 +86,12 @@ async fn call(
                 200,
                 json!({"messaging_product": "whatsapp", "url": url, "mime_type": "image/png", "file_size": 8, "id": "m1"}),
             )
+        }
+        (Method::POST, "10001/media") => {
+            let parts = super::form(&headers, &body);
+            super::exactly(kept, &parts, &["messaging_product", "type", "file"]);
+            let id = kept.upload(parts[2].file.as_deref().unwrap(), parts[2].data.clone());
+            told(200, json!({ "id": id }))
         }
         (Method::POST, "10001/messages") => message(&account, &serde_json::from_slice(&body).unwrap()),
         (method, path) => {
@@ -171,6 +176,17 @@ fn message(account: &Account, params: &Value) -> Response {
             }
             text
         }
+        "image" | "document" => {
+            kept.only(kind, &params[kind], &["id", "filename"]);
+            kept.shared(
+                params[kind]["id"].as_str().unwrap(),
+                params["to"].as_str().unwrap(),
+            );
+            return told(
+                200,
+                json!({"messaging_product": "whatsapp", "messages": [{ "id": "wamid.FILE" }]}),
+            );
+        }
         other => {
             kept.fault(format!("no such message: {other}"));
             return wrong(400, 131_051, "Unsupported message type");
@@ -182,6 +198,7 @@ fn message(account: &Account, params: &Value) -> Response {
         conversation: params["to"].as_str().unwrap().to_owned(),
         text: text.to_owned(),
         buttons,
+        files: Vec::new(),
     });
     let ours = params["biz_opaque_callback_data"].as_str().unwrap();
     if ours.len() > 512 {
@@ -229,6 +246,10 @@ impl Platform {
 }
 
 impl Fake for Platform {
+    fn kept(&self) -> &Kept {
+        &self.account.kept
+    }
+
     fn kind(&self) -> &'static str {
         "whatsapp"
     }
@@ -314,10 +335,4 @@ impl Fake for Platform {
             tokio::time::sleep(Duration::from_millis(150)).await;
         })
     }
-
-    fn reads(&self) -> usize {
-        self.account.kept.reads.load(Ordering::SeqCst)
-    }
-
-    kept!(account.kept);
 }

@@ -15,10 +15,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use clawk_kernel::call::Permit;
 use clawk_kernel::place::Apart;
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
 use clawk_kernel::witness::{self, HASHED_BYTES, Mark, State};
-use clawk_plan::{Filesystem, Level, Obtained, Plan, Refusal};
+use clawk_plan::{Filesystem, Level, Obtained, Plan, Refusal, Request};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Launcher;
 use rustix::fs::OFlags;
@@ -120,6 +121,18 @@ impl Job {
     /// Admits a path and opens its mount.
     fn place(&self, path: &str, write: bool) -> Result<root::Resolved<'_>, Stop> {
         root::place(&self.filesystem, &self.apart, &self.workdir, path, write)
+    }
+
+    fn bytes(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, Stop> {
+        let place = self.place(path, false)?;
+        let (file, _) = self.file(&place.root, &place.below, false)?;
+        let mut bytes = Vec::new();
+        let read = file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes);
+        read.map_err(|error| Stop::on(path, error))?;
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > max_bytes {
+            return Err(Stop::Failed(format!("`{path}` has more than {max_bytes} bytes")));
+        }
+        Ok(bytes)
     }
 
     fn work(&self) -> Result<RunOutcome, Stop> {
@@ -249,6 +262,39 @@ pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf
         }
         rest.push(holder.file_name()?.to_owned());
         holder = holder.parent()?;
+    }
+}
+
+/// The bytes of a file that a tool sends elsewhere, at most `max_bytes`: admitted by the permit's plan and opened beneath its mount
+/// as `file-read` would open it. The inner error is for the model.
+///
+/// # Errors
+/// The sandbox refuses the path, or it is not what a person was shown.
+pub async fn load(permit: &Permit, path: &str, max_bytes: u64) -> Result<Result<Vec<u8>, String>, RunError> {
+    let asked = Request::Path {
+        path,
+        write: false,
+        workdir: permit.workdir(),
+    };
+    permit.plan().preflight(&asked).map_err(RunError::Sandbox)?;
+    let job = Job {
+        tool: Tool::Read,
+        arguments: Map::from_iter([("path".to_owned(), Value::from(path))]),
+        filesystem: permit.plan().filesystem().clone(),
+        workdir: permit.workdir().to_path_buf(),
+        marks: permit.marks().to_vec(),
+        apart: permit.apart().clone(),
+        linked: Linked::default(),
+        stop: CancellationToken::new(),
+    };
+    let path = path.to_owned();
+    let work = tokio::task::spawn_blocking(move || job.with_linked().bytes(&path, max_bytes)).await;
+    match work {
+        Ok(Ok(bytes)) => Ok(Ok(bytes)),
+        Ok(Err(Stop::Failed(why))) => Ok(Err(why)),
+        Ok(Err(Stop::Refused(refusal))) => Err(RunError::Sandbox(refusal)),
+        Ok(Err(Stop::Changed(why))) => Err(RunError::Changed(why)),
+        Err(error) => Err(RunError::Unavailable(format!("its file can't be read: {error}"))),
     }
 }
 

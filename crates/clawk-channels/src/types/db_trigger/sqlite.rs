@@ -1,22 +1,14 @@
-//! `db-trigger`: each change of a SQLite table begins a run (C11). A trigger of ours writes the change into a table of ours, in the
-//! same transaction; the row is deleted once it is durable here. So no change is lost while the agent is down.
+//! A SQLite file: one trigger for each event, a look at `data_version` several times a second.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
-use clawk_manifest::model::{Channel, DbEvent};
+use clawk_manifest::model::DbEvent;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
-use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Abilities, Adapter, Ended, Markup, Out, Unit};
-use crate::config::ChannelConfig;
+use super::{Change, DbTrigger, quoted};
 use crate::inlet::Inlet;
-use crate::runs::{Begun, Event, Runs};
-use crate::service::Parts;
 
 /// How often it is asked whether another connection wrote.
 const POLL: Duration = Duration::from_millis(250);
@@ -24,46 +16,22 @@ const POLL: Duration = Duration::from_millis(250);
 const LOOK_EVERY: u32 = 20;
 /// How long a lock of somebody else is waited for.
 const BUSY: Duration = Duration::from_secs(5);
-/// Characters of one change; a larger one is a dead letter.
-const MAX_CHARS: usize = 1 << 20;
 
 /// What is installed, and where.
 #[derive(Debug, Clone)]
-struct Place {
-    path: PathBuf,
-    table: String,
-    events: Vec<DbEvent>,
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    pub(super) table: String,
+    pub(super) events: Vec<DbEvent>,
     /// The name of our table, and the beginning of our triggers' names.
-    own: String,
+    pub(super) own: String,
 }
 
-/// A change, as our table has it.
+/// A file that is watched.
 #[derive(Debug)]
-struct Change {
-    id: i64,
-    at: String,
-    op: String,
-    new: Option<String>,
-    old: Option<String>,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Kept {
-    running: Vec<String>,
-}
-
-/// The channel.
-#[derive(Debug)]
-pub(crate) struct DbTrigger {
+pub(super) struct Sqlite {
     place: Place,
-    runs: Runs,
     connection: Arc<Mutex<Option<Connection>>>,
-}
-
-/// A name as SQL takes it.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 fn text(value: &str) -> String {
@@ -230,42 +198,12 @@ impl Place {
     }
 }
 
-impl DbTrigger {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
-        let url = config
-            .url
-            .as_deref()
-            .ok_or("`url` is missing in clawk.toml: the database (example: `sqlite:orders.db`)")?;
-        let Some(path) = url.strip_prefix("sqlite:") else {
-            return Err(
-                "this version watches SQLite databases only; write `url = \"sqlite:PATH\"`".to_owned(),
-            );
-        };
-        let path = match &parts.workdir {
-            Some(workdir) => workdir.join(path),
-            None => PathBuf::from(path),
-        };
-        let trigger = channel.trigger.clone().unwrap_or_default();
-        let table = trigger.table.unwrap_or_default();
-        let events = if trigger.events.is_empty() {
-            vec![DbEvent::Insert, DbEvent::Update, DbEvent::Delete]
-        } else {
-            trigger.events
-        };
-        Ok(Self {
-            place: Place {
-                path,
-                table: table.strip_prefix("main.").map(str::to_owned).unwrap_or(table),
-                events,
-                own: format!("clawk_{}", channel.name.replace('-', "_")),
-            },
-            runs: Runs::new(
-                channel,
-                config,
-                parts.folder.join(format!("{}.dead", channel.name)),
-            ),
+impl Sqlite {
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            place,
             connection: Arc::default(),
-        })
+        }
     }
 
     /// Works on the database, beside the other tasks.
@@ -294,21 +232,10 @@ impl DbTrigger {
         done.await.map_err(|error| error.to_string())?
     }
 
-    fn save(&self, inlet: &Inlet) -> Result<(), String> {
-        let kept = Kept {
-            running: self.runs.running(),
-        };
-        let text = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
-        inlet.set_cursor(&text).map_err(|error| error.to_string())
-    }
-
-    async fn listen(&self, inlet: &Inlet) -> Result<(), String> {
+    /// Takes changes until something fails.
+    pub(super) async fn listen(&self, trigger: &DbTrigger, inlet: &Inlet) -> Result<(), String> {
         self.with(Place::install).await?;
-        if let Some(text) = inlet.cursor().map_err(|error| error.to_string())? {
-            let kept: Kept = serde_json::from_str(&text)
-                .map_err(|error| format!("which runs are under way can't be read: {error}"))?;
-            self.runs.restore(inlet, kept.running).await?;
-        }
+        trigger.restore(inlet).await?;
         inlet.ready();
         let version = |_: &Place, connection: &mut Connection| {
             let ask =
@@ -327,19 +254,19 @@ impl DbTrigger {
             }
             if data != Some(data_now) || polls >= LOOK_EVERY {
                 polls = 0;
-                self.take_all(inlet).await?;
+                self.take_all(trigger, inlet).await?;
             }
             // After our own deletes and triggers: those are no news.
             (data, schema) = (Some(data_now), Some(self.with(version).await?.1));
             polls += 1;
+            // Nothing tells another process of a change: it is looked for.
             tokio::time::sleep(POLL).await;
         }
     }
 
-    async fn take_all(&self, inlet: &Inlet) -> Result<(), String> {
+    async fn take_all(&self, trigger: &DbTrigger, inlet: &Inlet) -> Result<(), String> {
         loop {
-            self.runs.place().await;
-            let most = self.runs.free().clamp(1, 100);
+            let most = trigger.room().await;
             let changes = self
                 .with(move |place, connection| place.changes(connection, most))
                 .await?;
@@ -347,71 +274,15 @@ impl DbTrigger {
                 return Ok(());
             }
             for change in changes {
-                self.runs.place().await;
                 let id = change.id;
-                self.take(inlet, change).await?;
+                trigger.take(inlet, change).await?;
                 self.with(move |place, connection| place.forget(connection, id))
                     .await?;
             }
         }
     }
 
-    async fn take(&self, inlet: &Inlet, change: Change) -> Result<(), String> {
-        // With its time: after our table was made anew, numbers begin again.
-        let id = format!("{} {}", change.id, change.at);
-        let mut told = format!("{} in {} at {}", change.op, self.place.table, change.at);
-        for (word, row) in [("new", &change.new), ("old", &change.old)] {
-            if let Some(row) = row {
-                told.push_str(&format!("\n{word}: {row}"));
-            }
-        }
-        if told.len() > MAX_CHARS {
-            let raw = Bytes::from(told);
-            return self
-                .runs
-                .dead_letter(inlet, &id, &raw, "the change is larger than 1 MiB")
-                .await;
-        }
-        let event = Event {
-            ids: vec![id],
-            text: told,
-            attachments: Vec::new(),
-        };
-        match self.runs.begin(inlet, event, || self.save(inlet)).await {
-            Begun::Kept => Ok(()),
-            Begun::Later(reason) => Err(format!("a change could not be kept: {reason}")),
-        }
-    }
-}
-
-impl Adapter for DbTrigger {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
-            ..Abilities::plain(usize::MAX, Unit::Bytes)
-        }
-    }
-
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            tokio::select! {
-                ended = self.listen(inlet) => Ended::broken(ended.err().unwrap_or_else(|| "the database ended".to_owned())),
-                () = over.cancelled() => Ended::broken("the agent ends"),
-            }
-        })
-    }
-
-    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
-        // `deliver_to` says where its answers go.
-        Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
-    }
-
-    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
-        self.runs.done(conversation);
-        Box::pin(std::future::ready(()))
-    }
-
-    fn remove<'a>(&'a self) -> Later<'a, Result<Vec<String>, String>> {
-        Box::pin(self.with(Place::remove))
+    pub(super) async fn remove(&self) -> Result<Vec<String>, String> {
+        self.with(Place::remove).await
     }
 }

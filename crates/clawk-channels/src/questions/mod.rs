@@ -3,17 +3,24 @@
 //!
 //! Long because asking, answering and showing the decision share one table of what is open.
 
+mod words;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
-use clawk_kernel::sheet::{Offer, Seen};
-use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Plan, Question, Reception, Reply, Role, Waiting};
+use clawk_kernel::sheet::Seen;
+use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Plan, Reception, Reply, Role, Waiting};
 use clawk_proto::{Digest, RequestId, SessionId};
-use tokio::sync::oneshot;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::words::{first, id_of, parse, words};
 use crate::adapter::{Adapter, Asking, Out, Press};
 use crate::outlet::dress;
 use crate::pairing::code;
@@ -24,8 +31,6 @@ use crate::split::length;
 const LOOK_MS: u64 = 1_000;
 /// The steps of a plan come one by one, milliseconds.
 const GATHER_MS: u64 = 30;
-/// Room for what is said around a question's own text.
-const AROUND: usize = 400;
 /// Questions that are remembered after they were decided, so that an old button can be answered.
 const REMEMBERED: usize = 1_000;
 /// Conversations of which is known who spoke last.
@@ -34,6 +39,10 @@ const CALLERS: usize = 10_000;
 const PAST: usize = 100;
 /// How long one question may take to be sent, milliseconds.
 const SEND_MS: u64 = 30_000;
+/// Questions and decisions on their way at a time, on all channels.
+const AT_ONCE: usize = 64;
+/// The longest wait before a question that was not delivered is sent again, milliseconds; the waits double up to it.
+const LONGEST_WAIT_MS: u64 = 60_000;
 /// Options of a question that become buttons, and characters of one.
 const MAX_CHOICES: usize = 5;
 const MAX_LABEL: usize = 60;
@@ -87,6 +96,28 @@ pub(crate) struct Questions {
     callers: Mutex<HashMap<(String, String), Role>>,
     /// Questions of the agent itself (`ask-user`).
     own: Mutex<Vec<Own>>,
+    /// Where a question was not delivered.
+    trouble: Mutex<HashMap<Place, Trouble>>,
+    /// Decisions that are to be shown.
+    decisions: Mutex<Vec<(Open, String)>>,
+    shows: Notify,
+}
+
+/// A question, a channel, a conversation.
+type Place = (RequestId, String, String);
+
+/// A question that a place did not get.
+#[derive(Debug, Clone, Copy)]
+struct Trouble {
+    tries: u32,
+    /// When it is sent again; none: the platform will never take it there.
+    again: Option<Instant>,
+}
+
+/// What is sent beside everything else: one platform that does not answer holds no other's questions up.
+enum Work {
+    Ask(Box<Asking>, Arc<dyn Adapter>, Place),
+    Show(Box<Open>, String),
 }
 
 /// A question of the agent itself, which waits for words.
@@ -108,7 +139,18 @@ impl Questions {
             open: Mutex::default(),
             callers: Mutex::default(),
             own: Mutex::default(),
+            trouble: Mutex::default(),
+            decisions: Mutex::default(),
+            shows: Notify::new(),
         }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, HashMap<Place, Trouble>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decisions(&self) -> MutexGuard<'_, Vec<(Open, String)>> {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> MutexGuard<'_, Vec<Open>> {
@@ -119,6 +161,7 @@ impl Questions {
     pub(crate) fn spoke(&self, channel: &str, conversation: &str, role: Role) {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if callers.len() >= CALLERS {
+            // Whoever is forgotten counts as what their session's door says, or is asked by `[approvals] to`.
             callers.clear();
         }
         callers.insert((channel.to_owned(), conversation.to_owned()), role);
@@ -186,6 +229,7 @@ impl Questions {
             });
         }
         match tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(&asking)).await {
+            // The call that asks has a deadline of its own, and drops this with it.
             Ok(Delivery::Delivered { .. } | Delivery::Unknown { .. }) => answered.await.ok(), // silent-ok: the channel ends
             Ok(Delivery::Retry { reason, .. } | Delivery::Failed { reason }) => {
                 tracing::warn!(channel, reason, "a question was not delivered");
@@ -234,15 +278,25 @@ impl Questions {
         })
     }
 
-    /// Puts questions into conversations until `over` fires.
+    /// Puts questions into conversations, and shows decisions, until `over` fires.
     pub(crate) async fn run(&self, over: &CancellationToken) {
         let mut asked = self.kernel.questions();
+        let mut sending = FuturesUnordered::new();
         loop {
-            self.look().await;
+            let room = AT_ONCE.saturating_sub(sending.len());
+            for work in self.look(room).await {
+                sending.push(self.perform(work));
+            }
             tokio::select! {
                 () = over.cancelled() => break,
-                // silent-ok: whoever missed some looks at all that wait
-                _ = asked.recv() => tokio::time::sleep(Duration::from_millis(GATHER_MS)).await,
+                Some(()) = sending.next() => {}
+                () = self.shows.notified() => {}
+                came = asked.recv() => match came {
+                    // Whoever missed some looks at all that wait. The steps of a plan come one by one.
+                    Ok(_) | Err(RecvError::Lagged(_)) => tokio::time::sleep(Duration::from_millis(GATHER_MS)).await,
+                    // The agent has ended.
+                    Err(RecvError::Closed) => break,
+                },
                 () = tokio::time::sleep(Duration::from_millis(LOOK_MS)), if self.waits() => {}
             }
         }
@@ -252,28 +306,54 @@ impl Questions {
         self.open().iter().any(|open| open.decided.is_none())
     }
 
-    /// Asks what was not asked, and says where something was decided elsewhere.
-    async fn look(&self) {
+    /// What is to be sent now, at most `room` of it: questions that were not asked, and decisions.
+    async fn look(&self, room: usize) -> Vec<Work> {
         let pending = Plan::group(self.kernel.pending());
+        let waits = |asked: &RequestId| pending.iter().any(|waiting| id_of(waiting) == asked);
+        self.trouble().retain(|(asked, ..), _| waits(asked));
+        let mut work = Vec::new();
         for asked in &pending {
-            let id = id_of(asked);
-            let known = self
-                .open()
-                .iter()
-                .any(|open| open.asked == *id && open.decided.is_none());
-            if !known {
-                for (channel, conversation) in self.places(asked) {
-                    self.ask(asked, &channel, &conversation).await;
+            for (channel, conversation) in self.places(asked) {
+                if work.len() >= room {
+                    break;
+                }
+                let place = (id_of(asked).clone(), channel, conversation);
+                if self.is_due(&place) {
+                    work.extend(self.prepared(asked, place));
                 }
             }
         }
-        let gone: Vec<Open> = {
-            let waits = |open: &&Open| !pending.iter().any(|asked| *id_of(asked) == open.asked);
+        self.gone(&waits).await;
+        let mut decisions = self.decisions();
+        let fits = decisions.len().min(room.saturating_sub(work.len()));
+        work.extend(
+            decisions
+                .drain(..fits)
+                .map(|(open, decision)| Work::Show(Box::new(open), decision)),
+        );
+        work
+    }
+
+    /// Whether a question is not asked there yet, and may be now.
+    fn is_due(&self, (asked, channel, conversation): &Place) -> bool {
+        let known = self.open().iter().any(|open| {
+            open.asked == *asked
+                && open.channel == *channel
+                && open.conversation == *conversation
+                && open.decided.is_none()
+        });
+        let place = (asked.clone(), channel.clone(), conversation.clone());
+        let trouble = self.trouble().get(&place).copied();
+        !known && trouble.is_none_or(|trouble| trouble.again.is_some_and(|at| at <= Instant::now()))
+    }
+
+    /// Says where a question was decided elsewhere.
+    async fn gone(&self, waits: &impl Fn(&RequestId) -> bool) {
+        let gone: Vec<RequestId> = {
             let open = self.open();
             open.iter()
-                .filter(|open| open.decided.is_none())
-                .filter(waits)
-                .cloned()
+                .filter(|open| open.decided.is_none() && !waits(&open.asked))
+                .map(|open| open.asked.clone())
                 .collect()
         };
         if gone.is_empty() {
@@ -283,16 +363,20 @@ impl Questions {
             tracing::warn!(%error, "the answers of the past can't be read");
             Vec::new()
         });
-        for open in gone {
-            let found = past
-                .iter()
-                .rev()
-                .find(|past| past.request_id == open.asked.as_str());
+        for asked in gone {
+            let found = past.iter().rev().find(|past| past.request_id == asked.as_str());
             let decision = found.map_or_else(
                 || "It waits no more.".to_owned(),
                 |past| format!("Decided: {}, by {} ({}).", past.answer, past.by, past.channel),
             );
-            self.decided(&open.asked, &decision).await;
+            self.decided(&asked, &decision);
+        }
+    }
+
+    async fn perform(&self, work: Work) {
+        match work {
+            Work::Ask(asking, adapter, place) => self.ask(&asking, &*adapter, place).await,
+            Work::Show(open, decision) => self.show(&open, &decision).await,
         }
     }
 
@@ -310,7 +394,12 @@ impl Questions {
             }) => {
                 let place = (channel, conversation);
                 let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-                if callers.get(&place).copied().unwrap_or(role) == Role::Admin {
+                let admin = callers.get(&place).copied().unwrap_or(role) == Role::Admin;
+                let never = self
+                    .trouble()
+                    .get(&(id_of(asked).clone(), place.0.clone(), place.1.clone()))
+                    .is_some_and(|trouble| trouble.again.is_none());
+                if admin && !never {
                     vec![place]
                 } else {
                     self.targets.clone()
@@ -327,14 +416,23 @@ impl Questions {
         lanes.get(channel)?.adapter.clone()
     }
 
-    async fn ask(&self, asked: &Waiting, channel: &str, conversation: &str) {
+    /// A question as it is sent there; it is on the list of what is open, so that a press may come before the platform's answer.
+    fn prepared(&self, asked: &Waiting, place: Place) -> Option<Work> {
+        let (_, channel, conversation) = &place;
         let Some(adapter) = self.adapter(channel) else {
             tracing::warn!(channel, "a question can't be asked: the channel is not connected");
-            return;
+            self.trouble().insert(
+                place,
+                Trouble {
+                    tries: 0,
+                    again: None,
+                },
+            );
+            return None;
         };
         let (Ok(first), Ok(second), Ok(typed)) = (code(), code(), code()) else {
             tracing::error!("no id of a question could be made");
-            return;
+            return None;
         };
         let (text, shown) = words(asked, &*adapter, &typed);
         let choices = if shown.is_empty() {
@@ -348,7 +446,7 @@ impl Questions {
         let asking = Asking {
             out: Out {
                 id: format!("question-{first}{second}"),
-                conversation: conversation.to_owned(),
+                conversation: conversation.clone(),
                 reply_to: None,
                 text: dress(&text, adapter.abilities().markup),
                 markdown: text.clone(),
@@ -357,37 +455,56 @@ impl Questions {
             question: format!("{first}{second}"),
             choices,
         };
-        // Known before it is sent: a press may come before the platform's answer.
-        let id = asking.question.clone();
         self.keep(Open {
-            id: id.clone(),
+            id: asking.question.clone(),
             code: typed,
             asked: id_of(asked).clone(),
             plan: matches!(asked, Waiting::Plan(_)),
             shown,
-            channel: channel.to_owned(),
-            conversation: conversation.to_owned(),
+            channel: channel.clone(),
+            conversation: conversation.clone(),
             sent_as: None,
             text,
             decided: None,
         });
-        let sent = tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(&asking)).await;
-        match sent {
+        Some(Work::Ask(Box::new(asking), adapter, place))
+    }
+
+    async fn ask(&self, asking: &Asking, adapter: &dyn Adapter, place: Place) {
+        let (id, channel) = (&asking.question, place.1.clone());
+        let sent = tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(asking)).await;
+        let (reason, after_ms, never) = match sent {
             Ok(Delivery::Delivered { platform_id }) => {
-                if let Some(open) = self.open().iter_mut().find(|open| open.id == id) {
+                if let Some(open) = self.open().iter_mut().find(|open| open.id == *id) {
                     open.sent_as = platform_id;
                 }
+                return;
             }
+            // It may stand there: its button counts, and a second one would be another question.
             Ok(Delivery::Unknown { reason }) => {
-                tracing::warn!(channel, reason, "a question may not have arrived")
+                tracing::warn!(channel, reason, "a question may not have arrived");
+                return;
             }
-            Ok(Delivery::Retry { reason, .. } | Delivery::Failed { reason }) => {
-                tracing::warn!(channel, reason, "a question was not delivered; it is asked again");
-                tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
-                self.open().retain(|open| open.id != id);
+            Err(_) => {
+                tracing::warn!(channel, "a question was not sent in time; it may have arrived");
+                return;
             }
-            Err(_) => tracing::warn!(channel, "a question was not sent in time"),
-        }
+            Ok(Delivery::Retry { reason, after_ms }) => (reason, after_ms, false),
+            Ok(Delivery::Failed { reason }) => (reason, None, true),
+        };
+        tracing::warn!(channel, reason, never, "a question was not delivered");
+        self.open().retain(|open| open.id != *id);
+        let mut trouble = self.trouble();
+        let tries = trouble.get(&place).map_or(0, |trouble| trouble.tries);
+        let own_ms = LOOK_MS.saturating_mul(1 << tries.min(6)).min(LONGEST_WAIT_MS);
+        let again = (!never).then(|| Instant::now() + Duration::from_millis(after_ms.unwrap_or(own_ms)));
+        trouble.insert(
+            place,
+            Trouble {
+                tries: tries.saturating_add(1),
+                again,
+            },
+        );
     }
 
     fn keep(&self, open: Open) {
@@ -482,7 +599,7 @@ impl Questions {
             Reception::Taken => {
                 let word = if yes { "Approved" } else { "Denied" };
                 let decision = format!("{word} by {sender} ({channel}).");
-                self.decided(&open.asked, &decision).await;
+                self.decided(&open.asked, &decision);
                 Pressed::Taken(decision)
             }
             Reception::Nothing => Pressed::Before("Already decided.".to_owned()),
@@ -494,160 +611,52 @@ impl Questions {
         }
     }
 
-    /// Shows the decision wherever it was asked.
-    async fn decided(&self, asked: &RequestId, decision: &str) {
-        let shown: Vec<Open> = {
+    /// Has the decision shown wherever it was asked. Whoever decided does not wait for that.
+    fn decided(&self, asked: &RequestId, decision: &str) {
+        let mut shown = Vec::new();
+        {
             let mut open = self.open();
             let waiting = open
                 .iter_mut()
                 .filter(|open| open.asked == *asked && open.decided.is_none());
-            waiting
-                .map(|open| {
-                    open.decided = Some(decision.to_owned());
-                    open.clone()
-                })
-                .collect()
+            for open in waiting {
+                open.decided = Some(decision.to_owned());
+                shown.push((open.clone(), decision.to_owned()));
+            }
+        }
+        self.decisions().extend(shown);
+        self.shows.notify_one();
+    }
+
+    async fn show(&self, open: &Open, decision: &str) {
+        let Some(adapter) = self.adapter(&open.channel) else {
+            return;
         };
-        for open in shown {
-            let Some(adapter) = self.adapter(&open.channel) else {
-                continue;
-            };
-            let abilities = adapter.abilities();
-            let of = open.sent_as.as_deref().filter(|_| abilities.edits);
-            let markdown = if of.is_some() {
-                format!("{}\n\n{decision}", open.text)
-            } else {
-                format!("{decision} (question {})", open.code)
-            };
-            let out = Out {
-                id: format!("decided-{}", open.id),
-                conversation: open.conversation.clone(),
-                reply_to: None,
-                text: dress(&markdown, abilities.markup),
-                markdown,
-                files: Vec::new(),
-            };
-            let sent = async {
-                match of {
-                    Some(of) => adapter.edit(of, &out).await,
-                    None => adapter.send(&out).await,
-                }
-            };
-            match tokio::time::timeout(Duration::from_millis(SEND_MS), sent).await {
-                Ok(Delivery::Delivered { .. }) => {}
-                Ok(other) => tracing::warn!(?other, "a decision could not be shown"),
-                Err(_) => tracing::warn!("a decision could not be shown in time"),
+        let abilities = adapter.abilities();
+        let of = open.sent_as.as_deref().filter(|_| abilities.edits);
+        let markdown = if of.is_some() {
+            format!("{}\n\n{decision}", open.text)
+        } else {
+            format!("{decision} (question {})", open.code)
+        };
+        let out = Out {
+            id: format!("decided-{}", open.id),
+            conversation: open.conversation.clone(),
+            reply_to: None,
+            text: dress(&markdown, abilities.markup),
+            markdown,
+            files: Vec::new(),
+        };
+        let sent = async {
+            match of {
+                Some(of) => adapter.edit(of, &out).await,
+                None => adapter.send(&out).await,
             }
+        };
+        match tokio::time::timeout(Duration::from_millis(SEND_MS), sent).await {
+            Ok(Delivery::Delivered { .. }) => {}
+            Ok(other) => tracing::warn!(?other, "a decision could not be shown"),
+            Err(_) => tracing::warn!("a decision could not be shown in time"),
         }
-    }
-}
-
-fn id_of(asked: &Waiting) -> &RequestId {
-    match asked {
-        Waiting::One(question) => &question.request_id,
-        Waiting::Plan(plan) => &plan.id,
-    }
-}
-
-fn first(asked: &Waiting) -> Option<&Question> {
-    match asked {
-        Waiting::One(question) => Some(question),
-        Waiting::Plan(plan) => plan.steps.first(),
-    }
-}
-
-/// `yes CODE` or `no CODE [reason]`.
-fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
-    let mut words = text.trim().splitn(3, char::is_whitespace);
-    let yes = match words.next()?.to_ascii_lowercase().as_str() {
-        "yes" => true,
-        "no" => false,
-        _ => return None,
-    };
-    let code = words.next()?.to_ascii_uppercase();
-    if code.len() != 8 {
-        return None;
-    }
-    let reason = words.next().map(str::trim).filter(|reason| !reason.is_empty());
-    Some((yes, code, reason.map(str::to_owned)))
-}
-
-/// What the person reads, and the digests of what they read whole; none: it can't be answered here.
-fn words(asked: &Waiting, adapter: &dyn Adapter, code: &str) -> (String, Vec<Digest>) {
-    let abilities = adapter.abilities();
-    let (max, unit) = abilities.limit;
-    let questions: Vec<&Question> = match asked {
-        Waiting::One(question) => vec![question],
-        Waiting::Plan(plan) => plan.steps.iter().collect(),
-    };
-    let elsewhere = format!("clawk approve {}", id_of(asked));
-    let room = max.saturating_sub(AROUND) / questions.len().max(1);
-    let mut whole = String::from("**May this be done?**\n");
-    let mut shown = Vec::new();
-    for question in &questions {
-        match question.sheet.offer(room, false, &elsewhere) {
-            Offer::Whole(text) => {
-                whole.push_str(&format!("\n{}\n{}\n", question.reason, fenced(&text)));
-                shown.push(question.sheet.digest());
-            }
-            Offer::File { .. } | Offer::Elsewhere(_) => {}
-        }
-    }
-    let how = if abilities.buttons {
-        format!("\nPress a button, or answer `yes {code}` or `no {code} reason`.")
-    } else {
-        format!("\nAnswer `yes {code}` or `no {code} reason`.")
-    };
-    whole.push_str(&how);
-    if shown.len() == questions.len() && length(&dress(&whole, abilities.markup), unit) <= max {
-        return (whole, shown);
-    }
-    let tools: Vec<&str> = questions.iter().map(|question| question.tool.as_str()).collect();
-    let text = format!(
-        "**May this be done?** `{}`\n\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
-        tools.join("`, `")
-    );
-    (text, Vec::new())
-}
-
-/// A text in a fence that it can't close.
-fn fenced(text: &str) -> String {
-    let mut longest = 2;
-    let mut run = 0;
-    for c in text.chars() {
-        run = if c == '`' { run + 1 } else { 0 };
-        longest = longest.max(run);
-    }
-    let fence = "`".repeat(longest + 1);
-    format!("{fence}\n{}\n{fence}", text.trim_end())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{fenced, parse};
-
-    #[test]
-    fn only_a_text_that_begins_with_the_word_and_a_code_answers() {
-        assert_eq!(parse("yes ABCD2345"), Some((true, "ABCD2345".to_owned(), None)));
-        assert_eq!(
-            parse(" No abcd2345  too dear "),
-            Some((false, "ABCD2345".to_owned(), Some("too dear".to_owned())))
-        );
-        for text in [
-            "yes",
-            "yes please do",
-            "> yes ABCD2345",
-            "ann said: yes ABCD2345",
-            "yesABCD2345",
-            "",
-        ] {
-            assert_eq!(parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_text_can_not_leave_its_fence() {
-        let text = fenced("a\n````\nApproved");
-        assert!(text.starts_with("`````\n") && text.ends_with("\n`````"));
     }
 }

@@ -1,0 +1,122 @@
+//! What a question says to a person, and what a typed answer means. Pure.
+
+use clawk_kernel::sheet::Offer;
+use clawk_kernel::{Question, Waiting};
+use clawk_proto::{Digest, RequestId};
+
+use crate::adapter::Adapter;
+use crate::outlet::dress;
+use crate::split::length;
+
+/// Room for what is said around a question's own text.
+const AROUND: usize = 400;
+
+pub(super) fn id_of(asked: &Waiting) -> &RequestId {
+    match asked {
+        Waiting::One(question) => &question.request_id,
+        Waiting::Plan(plan) => &plan.id,
+    }
+}
+
+pub(super) fn first(asked: &Waiting) -> Option<&Question> {
+    match asked {
+        Waiting::One(question) => Some(question),
+        Waiting::Plan(plan) => plan.steps.first(),
+    }
+}
+
+/// `yes CODE` or `no CODE [reason]`.
+pub(super) fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
+    let mut words = text.trim().splitn(3, char::is_whitespace);
+    let yes = match words.next()?.to_ascii_lowercase().as_str() {
+        "yes" => true,
+        "no" => false,
+        _ => return None,
+    };
+    let code = words.next()?.to_ascii_uppercase();
+    if code.len() != 8 {
+        return None;
+    }
+    let reason = words.next().map(str::trim).filter(|reason| !reason.is_empty());
+    Some((yes, code, reason.map(str::to_owned)))
+}
+
+/// What the person reads, and the digests of what they read whole; none: it can't be answered here.
+pub(super) fn words(asked: &Waiting, adapter: &dyn Adapter, code: &str) -> (String, Vec<Digest>) {
+    let abilities = adapter.abilities();
+    let (max, unit) = abilities.limit;
+    let questions: Vec<&Question> = match asked {
+        Waiting::One(question) => vec![question],
+        Waiting::Plan(plan) => plan.steps.iter().collect(),
+    };
+    let elsewhere = format!("clawk approve {}", id_of(asked));
+    let room = max.saturating_sub(AROUND) / questions.len().max(1);
+    let mut whole = String::from("**May this be done?**\n");
+    let mut shown = Vec::new();
+    for question in &questions {
+        match question.sheet.offer(room, false, &elsewhere) {
+            Offer::Whole(text) => {
+                whole.push_str(&format!("\n{}\n{}\n", question.reason, fenced(&text)));
+                shown.push(question.sheet.digest());
+            }
+            Offer::File { .. } | Offer::Elsewhere(_) => {}
+        }
+    }
+    let how = if abilities.buttons {
+        format!("\nPress a button, or answer `yes {code}` or `no {code} reason`.")
+    } else {
+        format!("\nAnswer `yes {code}` or `no {code} reason`.")
+    };
+    whole.push_str(&how);
+    if shown.len() == questions.len() && length(&dress(&whole, abilities.markup), unit) <= max {
+        return (whole, shown);
+    }
+    let tools: Vec<&str> = questions.iter().map(|question| question.tool.as_str()).collect();
+    let text = format!(
+        "**May this be done?** `{}`\n\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
+        tools.join("`, `")
+    );
+    (text, Vec::new())
+}
+
+/// A text in a fence that it can't close.
+fn fenced(text: &str) -> String {
+    let mut longest = 2;
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c == '`' { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    let fence = "`".repeat(longest + 1);
+    format!("{fence}\n{}\n{fence}", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fenced, parse};
+
+    #[test]
+    fn only_a_text_that_begins_with_the_word_and_a_code_answers() {
+        assert_eq!(parse("yes ABCD2345"), Some((true, "ABCD2345".to_owned(), None)));
+        assert_eq!(
+            parse(" No abcd2345  too dear "),
+            Some((false, "ABCD2345".to_owned(), Some("too dear".to_owned())))
+        );
+        for text in [
+            "yes",
+            "yes please do",
+            "> yes ABCD2345",
+            "ann said: yes ABCD2345",
+            "yesABCD2345",
+            "",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_can_not_leave_its_fence() {
+        let text = fenced("a\n````\nApproved");
+        assert!(text.starts_with("`````\n") && text.ends_with("\n`````"));
+    }
+}

@@ -1,0 +1,207 @@
+//! `db-trigger`: each change of a table begins a run (C11). A trigger of ours writes the change into a table of ours, in the same
+//! transaction; the row is deleted once it is durable here. So no change is lost while the agent is down. SQLite and PostgreSQL.
+
+#[cfg(feature = "postgres")]
+mod postgres;
+mod sqlite;
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::{Channel, DbEvent};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::required;
+use crate::adapter::{Abilities, Adapter, Ended, Markup, Out, Unit};
+use crate::config::ChannelConfig;
+use crate::inlet::Inlet;
+use crate::runs::{Begun, Event, Runs};
+use crate::service::Parts;
+
+/// Characters of one change; a larger one is a dead letter.
+const MAX_CHARS: usize = 1 << 20;
+/// Changes that are read at a time.
+const BATCH: usize = 100;
+
+/// A change, as our table has it.
+#[derive(Debug)]
+struct Change {
+    id: i64,
+    at: String,
+    op: String,
+    new: Option<String>,
+    old: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    running: Vec<String>,
+}
+
+/// Which database.
+#[derive(Debug)]
+enum Database {
+    Sqlite(sqlite::Sqlite),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<postgres::Postgres>),
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct DbTrigger {
+    database: Database,
+    table: String,
+    runs: Runs,
+}
+
+/// A name as SQL takes it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+impl DbTrigger {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let url = config.url.as_deref().ok_or(
+            "`url` is missing in clawk.toml: the database (examples: `sqlite:orders.db`, `postgres://clawk@localhost/shop`)",
+        )?;
+        let table = required(channel, "table", |trigger| trigger.table.as_deref())?;
+        let events = channel.trigger.as_ref().map(|trigger| trigger.events.clone());
+        let events = events
+            .filter(|events| !events.is_empty())
+            .unwrap_or_else(|| vec![DbEvent::Insert, DbEvent::Update, DbEvent::Delete]);
+        let own = format!("clawk_{}", channel.name.replace('-', "_"));
+        let database = if let Some(path) = url.strip_prefix("sqlite:") {
+            if path.is_empty() {
+                return Err("`url` names no file; write `url = \"sqlite:PATH\"`".to_owned());
+            }
+            let path = match &parts.workdir {
+                Some(workdir) => workdir.join(path),
+                None => PathBuf::from(path),
+            };
+            Database::Sqlite(sqlite::Sqlite::new(sqlite::Place {
+                path,
+                table: table.strip_prefix("main.").unwrap_or(&table).to_owned(),
+                events,
+                own,
+            }))
+        } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            #[cfg(feature = "postgres")]
+            {
+                let place = postgres::Place::new(&table, &events, &own)?;
+                Database::Postgres(Box::new(postgres::Postgres::new(url, channel, parts, place)?))
+            }
+            #[cfg(not(feature = "postgres"))]
+            return Err(super::left_out(channel, "postgres"));
+        } else {
+            return Err("`url` is `sqlite:PATH` or `postgres://USER@HOST/DATABASE`".to_owned());
+        };
+        let dead = parts.folder.join(format!("{}.dead", channel.name));
+        Ok(Self {
+            database,
+            table,
+            runs: Runs::new(channel, config, dead),
+        })
+    }
+
+    fn save(&self, inlet: &Inlet) -> Result<(), String> {
+        let kept = Kept {
+            running: self.runs.running(),
+        };
+        let text = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
+        inlet.set_cursor(&text).map_err(|error| error.to_string())
+    }
+
+    /// Takes up the runs of an earlier process that still go on.
+    async fn restore(&self, inlet: &Inlet) -> Result<(), String> {
+        if let Some(text) = inlet.cursor().map_err(|error| error.to_string())? {
+            let kept: Kept = serde_json::from_str(&text)
+                .map_err(|error| format!("which runs are under way can't be read: {error}"))?;
+            self.runs.restore(inlet, kept.running).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a place; how many changes may be read.
+    async fn room(&self) -> usize {
+        self.runs.place().await;
+        self.runs.free().clamp(1, BATCH)
+    }
+
+    /// Begins a run for a change. When this returns `Ok`, it is durable, and its row may be deleted.
+    async fn take(&self, inlet: &Inlet, change: Change) -> Result<(), String> {
+        self.runs.place().await;
+        // With its time: after our table was made anew, numbers begin again.
+        let id = format!("{} {}", change.id, change.at);
+        let mut told = format!("{} in {} at {}", change.op, self.table, change.at);
+        for (word, row) in [("new", &change.new), ("old", &change.old)] {
+            if let Some(row) = row {
+                told.push_str(&format!("\n{word}: {row}"));
+            }
+        }
+        if told.len() > MAX_CHARS {
+            let raw = Bytes::from(told);
+            return self
+                .runs
+                .dead_letter(inlet, &id, &raw, "the change is larger than 1 MiB")
+                .await;
+        }
+        let event = Event {
+            ids: vec![id],
+            text: told,
+            attachments: Vec::new(),
+        };
+        match self.runs.begin(inlet, event, || self.save(inlet)).await {
+            Begun::Kept => Ok(()),
+            Begun::Later(reason) => Err(format!("a change could not be kept: {reason}")),
+        }
+    }
+
+    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+        match &self.database {
+            Database::Sqlite(database) => database.listen(self, inlet).await.map_err(Ended::broken),
+            #[cfg(feature = "postgres")]
+            Database::Postgres(database) => database.listen(self, inlet).await,
+        }
+    }
+}
+
+impl Adapter for DbTrigger {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            ..Abilities::plain(usize::MAX, Unit::Bytes)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            tokio::select! {
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the database ended")),
+                () = over.cancelled() => Ended::broken("the agent ends"),
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
+        // `deliver_to` says where its answers go.
+        Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
+    }
+
+    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        self.runs.done(conversation);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn remove<'a>(&'a self) -> Later<'a, Result<Vec<String>, String>> {
+        Box::pin(async move {
+            match &self.database {
+                Database::Sqlite(database) => database.remove().await,
+                #[cfg(feature = "postgres")]
+                Database::Postgres(database) => database.remove().await,
+            }
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! A gateway in the manner of Discord's, which QQ's follows: a hello that says how often the heart beats, events with numbers, and
+//! sessions that can be gone on with.
+
+use std::time::Duration;
+
+use clawk_kernel::ports::Later;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::Ended;
+use crate::inlet::Inlet;
+use crate::socket::{Heard, Socket};
+
+/// How long the first frame may take.
+const HELLO: Duration = Duration::from_secs(20);
+/// A connection that ended without a code of its own.
+const BROKE: u16 = 1006;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Frame {
+    pub(super) op: u8,
+    #[serde(default)]
+    pub(super) d: Value,
+    #[serde(default)]
+    pub(super) s: Option<u64>,
+    #[serde(default)]
+    pub(super) t: Option<String>,
+}
+
+/// What is a platform's own.
+pub(super) trait Gateway: Sync {
+    /// The number of the last event that is durable here.
+    fn seq(&self) -> Option<u64>;
+
+    /// Takes one frame that is not part of the heartbeat.
+    fn frame<'a>(
+        &'a self,
+        inlet: &'a Inlet,
+        socket: &'a Socket,
+        frame: Frame,
+    ) -> Later<'a, Result<(), Ended>>;
+
+    /// The other side closed with this code; `told` says so.
+    fn closed(&self, code: u16, told: String) -> Ended;
+}
+
+/// The first frame: how often the heart beats.
+pub(super) async fn hello(socket: &Socket) -> Result<Duration, Ended> {
+    let none = || Ended::broken("the gateway says no hello");
+    let Heard::Text(text) = socket.next(HELLO).await.map_err(Ended::broken)? else {
+        return Err(none());
+    };
+    let frame: Frame = serde_json::from_str(&text).map_err(|_| none())?; // silent-ok: said
+    let beat = frame.d.get("heartbeat_interval").and_then(Value::as_u64);
+    let beat = beat.filter(|beat| frame.op == 10 && (100..=600_000).contains(beat));
+    beat.map(Duration::from_millis).ok_or_else(none)
+}
+
+/// Says that this side lives, and what is durable here.
+pub(super) async fn beat(gateway: &impl Gateway, socket: &Socket) -> Result<(), Ended> {
+    let seq = gateway.seq();
+    let beat = json!({"op": 1, "d": seq}).to_string();
+    socket.say(beat).await.map_err(Ended::broken)
+}
+
+/// Keeps a session, with a heartbeat each `every`, the first after `first`.
+pub(super) async fn converse(
+    gateway: &impl Gateway,
+    inlet: &Inlet,
+    socket: &Socket,
+    (first, every): (Duration, Duration),
+    over: &CancellationToken,
+) -> Result<(), Ended> {
+    let (mut next, mut answered) = (Instant::now() + first, true);
+    loop {
+        tokio::select! {
+            () = over.cancelled() => return Ok(()),
+            () = tokio::time::sleep_until(next) => {
+                if !std::mem::replace(&mut answered, false) {
+                    return Err(Ended::broken("the gateway does not answer heartbeats"));
+                }
+                beat(gateway, socket).await?;
+                next = Instant::now() + every;
+            }
+            heard = socket.next(every * 3) => match heard.map_err(Ended::broken)? {
+                Heard::Text(text) => {
+                    let frame = serde_json::from_str::<Frame>(&text);
+                    let frame = frame.map_err(|_| Ended::broken("a frame of the gateway can't be read"))?; // silent-ok: said
+                    answered |= frame.op == 11;
+                    gateway.frame(inlet, socket, frame).await?;
+                }
+                Heard::Ping | Heard::Bytes(_) => {}
+                Heard::Closed(code, reason) => {
+                    let code = code.unwrap_or(BROKE);
+                    return Err(gateway.closed(code, format!("the gateway closed with {code} {reason}")));
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! RabbitMQ by AMQP 0-9-1: a consumer that acknowledges once a message is durable here, with as many messages at a time as there are
+//! places, and answers that are published with confirms. The protocol's few methods are in [`wire`].
+
+mod wire;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clawk_egress::{Stream, Url};
+use clawk_kernel::ports::Delivery;
+use clawk_secrets::Env;
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
+
+use self::wire::{Fields, Frame, Id, Method, Properties};
+use super::{MAX_BYTES, Message, Queue, ReplyTo};
+use crate::adapter::{Ended, Out};
+use crate::api::shown;
+use crate::inlet::Inlet;
+
+/// How long connecting may take, milliseconds, and an answer of the broker.
+const CONNECT_MS: u64 = 10_000;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often both sides show that they live, seconds; silence for twice as long is a dead connection.
+const HEARTBEAT_S: u16 = 20;
+/// The only channel of a connection.
+const CHANNEL: u16 = 1;
+/// The largest number of messages that the broker gives without an acknowledgement.
+const MAX_PREFETCH: usize = 1_000;
+/// The broker's word for a login that it refuses, a queue that is not there, a message that nobody takes.
+const REFUSED: u16 = 403;
+const MISSING: u16 = 404;
+const NO_ROUTE: u16 = 312;
+
+pub(super) struct Rabbit {
+    url: Url,
+    queue: String,
+    env: Env,
+}
+
+impl fmt::Debug for Rabbit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Amqp({})", self.queue)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Broken {
+    /// The broker closed the channel or the connection: its code, and its words.
+    Closed(u16, String),
+    Lost(String),
+}
+
+impl Broken {
+    fn ended(self) -> Ended {
+        match self {
+            Self::Closed(REFUSED, reason) => Ended::fatal(format!("the broker refuses it ({reason})")),
+            Self::Closed(code, reason) => Ended::broken(format!("the broker closed with {code} ({reason})")),
+            Self::Lost(reason) => Ended::broken(reason),
+        }
+    }
+}
+
+impl From<String> for Broken {
+    fn from(reason: String) -> Self {
+        Self::Lost(reason)
+    }
+}
+
+/// A message of the broker with its tag on this connection.
+#[derive(Debug)]
+struct Delivered {
+    tag: u64,
+    redelivered: bool,
+    properties: Properties,
+    body: Vec<u8>,
+    /// Its body has more bytes than are kept.
+    large: bool,
+}
+
+/// A connection with one channel.
+struct Connection {
+    input: ReadHalf<Stream>,
+    out: Arc<Mutex<WriteHalf<Stream>>>,
+    max_frame: u32,
+}
+
+impl Connection {
+    async fn say(&self, bytes: &[u8]) -> Result<(), Broken> {
+        say(&self.out, bytes).await
+    }
+
+    /// The next frame; a close of the broker is an error.
+    async fn next(&mut self) -> Result<Frame, Broken> {
+        let silence = Duration::from_secs(u64::from(HEARTBEAT_S) * 2 + 5);
+        let frame = tokio::time::timeout(silence, wire::read(&mut self.input)).await;
+        let frame = frame.map_err(|_| Broken::Lost("the broker was silent for too long".to_owned()))??; // silent-ok: said
+        if let Frame::Method {
+            id: id @ (wire::CLOSE | wire::CHANNEL_CLOSE),
+            rest,
+        } = &frame
+        {
+            let mut fields = Fields(rest);
+            let (code, reason) = (fields.short().unwrap_or(0), fields.text().unwrap_or_default());
+            let closed = if *id == wire::CLOSE {
+                Method::new(wire::CLOSE_OK).framed(0)
+            } else {
+                Method::new(wire::CHANNEL_CLOSE_OK).framed(CHANNEL)
+            };
+            // It goes whether or not the broker reads this.
+            if let Err(broken) = self.say(&closed).await {
+                tracing::debug!(?broken, "a close could not be answered");
+            }
+            return Err(Broken::Closed(code, shown(&reason)));
+        }
+        Ok(frame)
+    }
+
+    /// Says something, and waits for the method that answers it.
+    async fn ask(&mut self, bytes: &[u8], wanted: Id) -> Result<Vec<u8>, Broken> {
+        self.say(bytes).await?;
+        self.wait_for(wanted).await
+    }
+
+    async fn wait_for(&mut self, wanted: Id) -> Result<Vec<u8>, Broken> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let next = tokio::time::timeout_at(until, self.next()).await;
+            match next.map_err(|_| Broken::Lost("the broker did not answer in time".to_owned()))?? {
+                Frame::Method { id, rest, .. } if id == wanted => return Ok(rest),
+                Frame::Method { .. } | Frame::Heartbeat | Frame::Header { .. } | Frame::Body(_) => {}
+            }
+        }
+    }
+
+    /// The content that follows a method: its properties and its body, of which at most [`MAX_BYTES`] are kept.
+    async fn content(&mut self) -> Result<(Properties, Vec<u8>, bool), Broken> {
+        let wrong = || Broken::Lost("the broker sent a message without its content".to_owned());
+        let (size, properties) = loop {
+            match self.next().await? {
+                Frame::Header { size, properties } => break (size, properties),
+                Frame::Heartbeat => {}
+                Frame::Method { .. } | Frame::Body(_) => return Err(wrong()),
+            }
+        };
+        let properties = Properties::read(&properties).ok_or_else(wrong)?;
+        let (mut body, mut left, mut large) = (Vec::new(), size, false);
+        while left > 0 {
+            match self.next().await? {
+                Frame::Body(part) => {
+                    left = left.saturating_sub(u64::try_from(part.len()).unwrap_or(u64::MAX));
+                    if body.len() + part.len() > MAX_BYTES {
+                        large = true;
+                    } else if !large {
+                        body.extend(part);
+                    }
+                }
+                Frame::Heartbeat => {}
+                Frame::Method { .. } | Frame::Header { .. } => return Err(wrong()),
+            }
+        }
+        Ok((properties, body, large))
+    }
+}
+
+async fn say(out: &Mutex<WriteHalf<Stream>>, bytes: &[u8]) -> Result<(), Broken> {
+    let mut out = out.lock().await;
+    match tokio::time::timeout(PATIENCE, wire::write(&mut *out, bytes)).await {
+        Ok(written) => Ok(written?),
+        Err(_) => Err(Broken::Lost("the broker does not read".to_owned())),
+    }
+}
+
+/// Decodes `%2f` and the like in a part of an address.
+fn decoded(part: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = part.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+            let (high, low) = (digit(rest.next())?, digit(rest.next())?);
+            bytes.push(u8::try_from(high * 16 + low).ok()?); // silent-ok: two digits are a byte
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok() // silent-ok: told as an address that can't be read
+}
+
+impl Rabbit {
+    /// # Errors
+    /// The address can't be read.
+    pub(super) fn new(url: Url, queue: &str, env: &Env) -> Result<Self, String> {
+        if queue.len() > 255 {
+            return Err("`trigger.queue_name` has more than 255 bytes".to_owned());
+        }
+        let rabbit = Self {
+            url,
+            queue: queue.to_owned(),
+            env: env.clone(),
+        };
+        rabbit.vhost()?;
+        Ok(rabbit)
+    }
+
+    fn vhost(&self) -> Result<String, String> {
+        let path = self.url.path().trim_start_matches('/');
+        if path.contains('/') {
+            return Err(
+                "`url` has more than a virtual host behind the broker's name; write `/` in it as `%2f`"
+                    .to_owned(),
+            );
+        }
+        match decoded(path).ok_or("`url` can't be read")? {
+            empty if empty.is_empty() => Ok("/".to_owned()),
+            vhost => Ok(vhost),
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, Broken> {
+        let secure = self.url.scheme() == "amqps";
+        let host = self
+            .url
+            .host_str()
+            .unwrap_or("localhost")
+            .trim_matches(['[', ']']);
+        let port = self.url.port().unwrap_or(if secure { 5671 } else { 5672 });
+        let stream = Stream::connect(host, port, secure, &self.env, CONNECT_MS).await;
+        let stream = stream.map_err(|error| Broken::Lost(error.to_string()))?;
+        let (input, out) = tokio::io::split(stream);
+        let mut connection = Connection {
+            input,
+            out: Arc::new(Mutex::new(out)),
+            max_frame: wire::MAX_FRAME,
+        };
+        connection.ask(&wire::HELLO, wire::START).await?;
+        let part = |text: &str| decoded(text).unwrap_or_else(|| text.to_owned());
+        // Without a name in the address, the broker's own guest.
+        let (user, password) = match (self.url.username(), self.url.password()) {
+            ("", _) => ("guest".to_owned(), "guest".to_owned()),
+            (user, password) => (part(user), part(password.unwrap_or_default())),
+        };
+        let login = format!("\0{user}\0{password}");
+        let start = Method::new(wire::START_OK)
+            .long_bytes(&wire::abilities())
+            .text("PLAIN")
+            .long_bytes(login.as_bytes())
+            .text("en_US");
+        let tuned = connection.ask(&start.framed(0), wire::TUNE).await?;
+        let mut fields = Fields(&tuned);
+        let (_channels, wanted) = (fields.short(), fields.long().unwrap_or(0));
+        if wanted >= 4_096 {
+            connection.max_frame = wanted.min(wire::MAX_FRAME);
+        }
+        let tune = Method::new(wire::TUNE_OK)
+            .short(CHANNEL)
+            .long(connection.max_frame)
+            .short(HEARTBEAT_S);
+        connection.say(&tune.framed(0)).await?;
+        let open = Method::new(wire::OPEN).text(&self.vhost()?).text("").octet(0);
+        connection.ask(&open.framed(0), wire::OPEN_OK).await?;
+        self.channel(&mut connection).await?;
+        Ok(connection)
+    }
+
+    async fn channel(&self, connection: &mut Connection) -> Result<(), Broken> {
+        let open = Method::new(wire::CHANNEL_OPEN).text("").framed(CHANNEL);
+        connection.ask(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
+    }
+
+    /// The queue as it is; where there is none, a lasting one is made.
+    async fn declare(&self, connection: &mut Connection) -> Result<(), Broken> {
+        let declare = |bits: u8| {
+            Method::new(wire::DECLARE)
+                .short(0)
+                .text(&self.queue)
+                .octet(bits)
+                .long_bytes(&[])
+                .framed(CHANNEL)
+        };
+        // To declare it with other arguments than it has would be an error.
+        match connection.ask(&declare(1), wire::DECLARE_OK).await {
+            Ok(_) => Ok(()),
+            Err(Broken::Closed(MISSING, _)) => {
+                self.channel(connection).await?;
+                connection.ask(&declare(2), wire::DECLARE_OK).await.map(drop)
+            }
+            Err(broken) => Err(broken),
+        }
+    }
+
+    pub(super) async fn listen(&self, queue: &Queue, inlet: &Inlet) -> Result<(), Ended> {
+        let mut connection = self.connect().await.map_err(Broken::ended)?;
+        self.declare(&mut connection).await.map_err(Broken::ended)?;
+        let most = queue.runs.places().clamp(1, MAX_PREFETCH);
+        let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
+        let qos = Method::new(wire::QOS).long(0).short(prefetch).octet(0);
+        let consume = Method::new(wire::CONSUME)
+            .short(0)
+            .text(&self.queue)
+            .text("clawk")
+            .octet(0)
+            .long_bytes(&[]);
+        let asked = async {
+            connection.ask(&qos.framed(CHANNEL), wire::QOS_OK).await?;
+            connection.ask(&consume.framed(CHANNEL), wire::CONSUME_OK).await
+        };
+        asked.await.map_err(Broken::ended)?;
+        inlet.ready();
+        // The broker gives no more than it may: there is room for all of them.
+        let (came, coming) = mpsc::channel(most);
+        let out = Arc::clone(&connection.out);
+        tokio::select! {
+            ended = hear(&mut connection, &came) => ended,
+            ended = take(queue, inlet, coming, &out) => ended,
+            ended = beat(&out) => ended,
+        }
+    }
+
+    /// Publishes an answer where the message's own reply address says, and waits until the broker has it.
+    pub(super) async fn answer(&self, reply: &ReplyTo, out: &Out) -> Delivery {
+        let mut connection = match self.connect().await {
+            Ok(connection) => connection,
+            Err(broken) => {
+                return Delivery::Retry {
+                    after_ms: None,
+                    reason: broken.ended().reason,
+                };
+            }
+        };
+        let confirms = Method::new(wire::CONFIRM).octet(0).framed(CHANNEL);
+        if let Err(broken) = connection.ask(&confirms, wire::CONFIRM_OK).await {
+            return Delivery::Retry {
+                after_ms: None,
+                reason: broken.ended().reason,
+            };
+        }
+        let delivery = match publish(&mut connection, reply, out).await {
+            Ok(delivery) => delivery,
+            Err(broken) => Delivery::Unknown {
+                reason: broken.ended().reason,
+            },
+        };
+        let close = Method::new(wire::CLOSE).short(200).text("").short(0).short(0);
+        if let Err(broken) = connection.say(&close.framed(0)).await {
+            tracing::debug!(?broken, "a connection could not be closed");
+        }
+        delivery
+    }
+}
+
+async fn publish(connection: &mut Connection, reply: &ReplyTo, out: &Out) -> Result<Delivery, Broken> {
+    let body = out.markdown.as_bytes();
+    let properties = Properties {
+        correlation: reply.correlation.clone(),
+        reply_to: None,
+        id: Some(out.id.clone()),
+    };
+    // Mandatory: what no queue takes comes back.
+    let publish = Method::new(wire::PUBLISH)
+        .short(0)
+        .text("")
+        .text(&reply.address)
+        .octet(1);
+    let mut bytes = publish.framed(CHANNEL);
+    bytes.extend(properties.framed(CHANNEL, u64::try_from(body.len()).unwrap_or(u64::MAX)));
+    let piece = connection.max_frame.saturating_sub(wire::FRAME_ROOM).max(1);
+    for part in body.chunks(usize::try_from(piece).unwrap_or(1)) {
+        bytes.extend(wire::framed(3, CHANNEL, part));
+    }
+    connection.say(&bytes).await?;
+    let until = Instant::now() + PATIENCE;
+    let mut returned = None;
+    loop {
+        let next = tokio::time::timeout_at(until, connection.next()).await;
+        let next = next.map_err(|_| Broken::Lost("the broker did not confirm it in time".to_owned()))?; // silent-ok: said
+        let Frame::Method { id, rest, .. } = next? else {
+            continue;
+        };
+        match id {
+            wire::RETURN => {
+                let mut fields = Fields(&rest);
+                returned = Some((fields.short().unwrap_or(0), fields.text().unwrap_or_default()));
+                connection.content().await?;
+            }
+            wire::ACK => {
+                return Ok(match returned {
+                    None => Delivery::Delivered { platform_id: None },
+                    Some((NO_ROUTE, _)) => Delivery::Failed {
+                        reason: "the queue that the answer was wanted in is gone".to_owned(),
+                    },
+                    Some((code, reason)) => Delivery::Failed {
+                        reason: shown(&format!("the broker returned it: {code} {reason}")),
+                    },
+                });
+            }
+            wire::NACK => {
+                return Ok(Delivery::Retry {
+                    after_ms: None,
+                    reason: "the broker could not keep it".to_owned(),
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads what the broker sends. Nothing waits here for the agent, so that signs of life are heard.
+async fn hear(connection: &mut Connection, came: &mpsc::Sender<Delivered>) -> Result<(), Ended> {
+    loop {
+        let frame = connection.next().await.map_err(Broken::ended)?;
+        let Frame::Method { id, rest, .. } = frame else {
+            continue;
+        };
+        match id {
+            wire::DELIVER => {
+                let mut fields = Fields(&rest);
+                let read = fields
+                    .text()
+                    .and_then(|_consumer| Some((fields.longlong()?, fields.octet()? & 1 == 1)));
+                let Some((tag, redelivered)) = read else {
+                    return Err(Ended::broken("the broker sent a delivery that can't be read"));
+                };
+                let (properties, body, large) = connection.content().await.map_err(Broken::ended)?;
+                let delivered = Delivered {
+                    tag,
+                    redelivered,
+                    properties,
+                    body,
+                    large,
+                };
+                if came.try_send(delivered).is_err() {
+                    return Err(Ended::broken(
+                        "the broker gives more messages than it was asked for",
+                    ));
+                }
+            }
+            wire::CANCEL => return Err(Ended::broken("the queue was deleted")),
+            _ => {}
+        }
+    }
+}
+
+/// Takes messages, and tells the broker about each once it is durable.
+async fn take(
+    queue: &Queue,
+    inlet: &Inlet,
+    mut coming: mpsc::Receiver<Delivered>,
+    out: &Mutex<WriteHalf<Stream>>,
+) -> Result<(), Ended> {
+    while let Some(delivered) = coming.recv().await {
+        let tag = delivered.tag;
+        let Properties {
+            correlation,
+            reply_to,
+            id,
+        } = delivered.properties;
+        let message = Message {
+            // The producer's own; without one the message has none.
+            id: id
+                .filter(|id| !id.is_empty() && !id.contains(char::is_control))
+                .map(|id| format!("id:{id}"))
+                .unwrap_or_default(), // silent-ok: it gets one of ours
+            producer: None,
+            redelivered: delivered.redelivered,
+            large: delivered.large,
+            reply: reply_to.map(|address| ReplyTo { address, correlation }),
+            body: Bytes::from(delivered.body),
+        };
+        queue.take(inlet, message).await?;
+        let ack = Method::new(wire::ACK).longlong(tag).octet(0).framed(CHANNEL);
+        say(out, &ack).await.map_err(Broken::ended)?;
+    }
+    Ok(())
+}
+
+/// Shows the broker that this side lives.
+async fn beat(out: &Mutex<WriteHalf<Stream>>) -> Result<(), Ended> {
+    let beat = wire::framed(8, 0, &[]);
+    loop {
+        tokio::time::sleep(Duration::from_secs(u64::from(HEARTBEAT_S) / 2)).await;
+        say(out, &beat).await.map_err(Broken::ended)?;
+    }
+}
+
+/// Messages without an id that were taken, so that one which the broker delivers again is known by its content.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub(super) struct Seen(VecDeque<(String, String)>);
+
+/// How many of them.
+const SEEN: usize = 1_000;
+
+impl Seen {
+    /// The id of a message by its digest: of a new one, `fresh`; of one that comes again, the id that it had.
+    pub(super) fn id(&mut self, digest: &str, redelivered: bool, fresh: String) -> String {
+        if redelivered && let Some((_, id)) = self.0.iter().rev().find(|(known, _)| known == digest) {
+            return id.clone();
+        }
+        self.0.push_back((digest.to_owned(), fresh.clone()));
+        if self.0.len() > SEEN {
+            self.0.pop_front();
+        }
+        fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_egress::Url;
+    use clawk_secrets::Env;
+
+    use super::{Rabbit, Seen};
+
+    #[test]
+    fn equal_messages_are_two_unless_the_broker_says_that_one_comes_again() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.id("d", false, "1".to_owned()), "1");
+        assert_eq!(seen.id("d", false, "2".to_owned()), "2");
+        assert_eq!(seen.id("d", true, "3".to_owned()), "2");
+        assert_eq!(seen.id("e", true, "4".to_owned()), "4", "it never came here");
+    }
+
+    #[test]
+    fn the_address_names_a_virtual_host() {
+        let env = Env::Fixed(std::collections::BTreeMap::new());
+        let vhost =
+            |url: &str| Rabbit::new(Url::parse(url).unwrap(), "q", &env).and_then(|rabbit| rabbit.vhost());
+        assert_eq!(vhost("amqp://host").unwrap(), "/");
+        assert_eq!(vhost("amqp://host/").unwrap(), "/");
+        assert_eq!(vhost("amqp://host/%2f").unwrap(), "/");
+        assert_eq!(vhost("amqp://host/shop").unwrap(), "shop");
+        assert!(vhost("amqp://host/a/b").is_err());
+    }
+}
