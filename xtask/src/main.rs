@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy | docs | ci | parts | dist | footprint | sim | soak | bench`.
+//! The project's own chores: `cargo xtask tidy | docs | screens | ci | parts | dist | footprint | sim | soak | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
@@ -12,6 +12,7 @@ mod docs;
 mod footprint;
 mod parts;
 mod run;
+mod screens;
 mod sim;
 mod soak;
 mod tidy;
@@ -25,6 +26,7 @@ usage: cargo xtask COMMAND
 
   tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
   docs    write the pages that are made from data (coverage, claw.yaml, command line), check every link, render target/book
+  screens draw the pictures of terminals in docs/screens from what the program shows
   ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
   parts   only install the real parts that tests run against, and print where they are
   dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let done = match (command, args.len()) {
         ("tidy", 1) => tidy::check(&run::root()),
         ("docs", 1) => docs::run(&run::root()),
+        ("screens", 1) => screens::run(),
         ("ci", 1) => ci::run(),
         ("dist", _) => dist::run(args.get(1..).unwrap_or_default()),
         ("footprint", 1) => footprint::run(),

@@ -168,7 +168,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What a `policy.violated` event calls it, where there is one.
+    /// The violation that a `policy.violated` event records for this refusal; `None` if it records none.
     #[must_use]
     pub fn violation(&self) -> Option<Violation> {
         match self {

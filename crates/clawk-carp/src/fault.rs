@@ -1,4 +1,4 @@
-//! What is wrong, all of it at once: pointers, closed objects, suggestions.
+//! Faults of a document, all at once: pointers, unknown members, suggestions.
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ use crate::fault::{At, Faults, Length, Report};
 /// Entries of a request's lists.
 const MAX_ENTRIES: usize = 1000;
 
-/// How strictly `task` is required.
+/// Whether a request must have a `task`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// As the JSON Schema has it: always.

@@ -26,7 +26,7 @@ pub struct Bucket {
     pub window_seconds: u64,
 }
 
-/// What one execution takes from a bucket.
+/// The amount that one execution takes from a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spend {
     /// From where.
@@ -126,7 +126,7 @@ impl Ledger {
         Self::default()
     }
 
-    /// What an agent has used of a bucket in the window that ends now.
+    /// The amount of a limit that an agent has used in the window that ends now.
     #[must_use]
     pub fn used(&self, agent: &str, bucket: &Bucket, now: Timestamp) -> u64 {
         self.of(agent).used(bucket, now)

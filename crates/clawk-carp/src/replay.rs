@@ -71,7 +71,7 @@ pub struct Drift {
     pub call: bool,
 }
 
-/// What another judgement means for an action.
+/// The change of the verdict on an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Turn {

@@ -32,7 +32,7 @@ pub struct Ids {
     pub trace: Uuid,
 }
 
-/// What a `policy.evaluated` event says.
+/// The result that a `policy.evaluated` event records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -60,7 +60,7 @@ pub enum Violation {
     Unauthorized,
 }
 
-/// What decided one candidate.
+/// The decision about one candidate action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evaluation {
     /// The candidate.

@@ -20,7 +20,7 @@ const MAX_PAIRS: usize = 8_000_000;
 /// Bytes of actions' ids times the weights of patterns that no index finds.
 const MAX_WORK: usize = 4_000_000_000;
 
-/// What a configuration may choose.
+/// The settings of a set of Atlases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// An action that no policy mentions is denied even if the set holds no `allow` (R29's `default = "deny"`).
@@ -55,7 +55,7 @@ pub enum SetError {
         second: Arc<str>,
     },
     /// A bound is exceeded.
-    #[error("the Atlases hold too much together: {0}")]
+    #[error("the Atlases together exceed a limit: {0}")]
     TooMuch(String),
 }
 

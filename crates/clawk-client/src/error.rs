@@ -22,7 +22,7 @@ pub enum ClientError {
     #[error("can't connect: {0}")]
     Connect(String),
     /// The token is missing, wrong, or may not do this.
-    #[error("not let in: {0}")]
+    #[error("access refused: {0}")]
     Refused(String),
     /// The connection broke. What was asked may have been done.
     #[error("the connection broke: {0}")]

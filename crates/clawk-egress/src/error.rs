@@ -1,4 +1,4 @@
-//! What can go wrong on the way out, told apart so that callers can decide without reading text.
+//! Errors of outgoing connections. Each cause is a variant, so that callers need not read text.
 
 use std::error::Error as StdError;
 use std::io;

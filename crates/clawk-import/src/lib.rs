@@ -41,7 +41,7 @@ pub struct Import {
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The runtime's configuration is not there.
-    #[error("`{}` holds no configuration of {runtime}: none of {looked_for} is there", path.display())]
+    #[error("`{}` has no configuration of {runtime}: none of {looked_for} exists", path.display())]
     NotThere {
         /// The runtime's name.
         runtime: &'static str,

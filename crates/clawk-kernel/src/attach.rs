@@ -59,10 +59,10 @@ impl Attached {
         Ok(Some(image))
     }
 
-    /// Whether it is a picture that models take: by its first bytes, and not too large.
+    /// Checks that this is a picture that models accept. The first bytes decide the type; the size limit is 5 MiB.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, as text for people.
     pub fn check(&self) -> Result<(), String> {
         if self.data.len() > MAX_IMAGE_BYTES {
             return Err(too_large());

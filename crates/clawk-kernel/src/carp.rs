@@ -38,7 +38,7 @@ pub(crate) use turn::{Granted, for_turn, goal_of};
 use crate::catalog::Catalog;
 use crate::event::{Scribe, Thread};
 
-/// What the configuration says about Atlases.
+/// The settings of Atlases from `[atlases]` of `clawk.toml`.
 #[derive(Debug, Clone)]
 pub struct Atlases {
     /// Loaded at the start.

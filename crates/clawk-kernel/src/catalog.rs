@@ -34,7 +34,7 @@ use crate::team;
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
 
-/// What stands in the place of a call's mechanisms where it was predicted, not run.
+/// The recorded mechanism of a call that a dry run predicted and did not run.
 pub const PREDICTED: &str = "predicted";
 
 /// One tool.
@@ -259,7 +259,7 @@ impl Entry {
         Ok(Arc::clone(described))
     }
 
-    /// Whether nobody asked before.
+    /// Tells whether this is the first request.
     pub(crate) fn first_look(&self) -> bool {
         !self.looked_at.load(Ordering::Relaxed) && !self.looked_at.swap(true, Ordering::Relaxed)
     }

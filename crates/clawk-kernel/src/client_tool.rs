@@ -18,7 +18,7 @@ impl Run<'_> {
         offered.filter(|offer| !taken(&offer.name)).cloned().collect()
     }
 
-    /// This name is a tool of the client's, and of nobody else.
+    /// This name is a tool of the client only.
     pub(crate) fn is_clients(&self, name: &str) -> bool {
         let reads_output = self
             .calls

@@ -3,6 +3,7 @@
 use clawk_manifest::model::Skill;
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use crate::prompt;
 use crate::purse::Purse;
 use crate::skill::{self, Ceiling, Joined};
 use crate::turn::{Effect, End, Turn};
+use crate::world_model;
 
 /// How long what a timeout cancels may take to end.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
@@ -41,8 +43,38 @@ async fn inner(
 ) -> Result<RunOutcome, RunError> {
     let inner = cancel.child_token();
     let turn_id = calls.clock().uuid();
+    let site = world_model::Site {
+        calls,
+        caller,
+        skill,
+        purse: &purse,
+        cancel: &inner,
+    };
+    let timeout_ms = permit.timeout_ms();
+    let limit = tokio::time::Instant::now() + std::time::Duration::from_millis(timeout_ms);
+    let late = || RunError::Timeout {
+        timeout_ms,
+        obtained: obtained(),
+    };
+    let mut planning = Box::pin(world_model::plan(site, permit.arguments()));
+    let planned = tokio::select! {
+        planned = &mut planning => planned?,
+        () = tokio::time::sleep_until(limit) => {
+            inner.cancel();
+            let _ended = tokio::time::timeout(GRACE, planning).await; // silent-ok: as below
+            return Err(late());
+        }
+    };
+    drop(planning);
+    let (planned, foretold) = match planned {
+        Some((planned, text)) => (Some(planned), format!("\n\n{text}")),
+        None => (None, String::new()),
+    };
     let mut ceilings = caller.ceilings.clone();
-    ceilings.push(Ceiling::of(skill).approved());
+    let own = Ceiling::of(skill, world_model::model_policy(calls, skill));
+    ceilings.push(own.approved().planned(planned.as_ref()));
+    let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
+    base.extend(world_model::origin(calls, skill).await);
     let mut run = Run {
         calls,
         thread: caller.thread.child(turn_id),
@@ -54,38 +86,42 @@ async fn inner(
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,
-        joined: vec![Joined::new(Arc::new(skill.clone()), calls.clock().monotonic_us())],
+        joined: vec![Joined::new(
+            Arc::new(skill.clone()),
+            calls.clock().monotonic_us(),
+            planned,
+        )],
         client: &[],
         ceilings,
         depth: caller.depth + 1,
         requests: std::collections::BTreeMap::new(),
         planned: false,
         spent_out: std::sync::atomic::AtomicBool::new(false),
+        offered: crate::drive::Offered::default(),
+        judged: false,
         notices: crate::watch::Notices::default(),
         purse,
-        base: caller.context.taint.iter().cloned().collect(),
+        base,
         context: Arc::clone(&caller.context),
         member: caller.member.clone(),
         early: std::collections::BTreeMap::new(),
         cancel: &inner,
     };
     let input = Value::Object(permit.arguments().clone());
-    let mut turn =
-        Turn::start(Vec::new(), format!("Run the skill with this input: {input}")).within(calls.bounds());
-    let timeout_ms = permit.timeout_ms();
-    let limit = std::time::Duration::from_millis(timeout_ms);
+    let mut turn = Turn::start(
+        Vec::new(),
+        format!("Run the skill with this input: {input}{foretold}"),
+    )
+    .within(calls.bounds());
     let mut driven = Box::pin(run.drive(&mut turn, vec![Effect::Infer]));
     let end = tokio::select! {
         end = &mut driven => end,
-        () = tokio::time::sleep(limit) => {
+        () = tokio::time::sleep_until(limit) => {
             // What runs is cancelled and waited for: its end is recorded, and what it took is settled.
             inner.cancel();
             // silent-ok: past the grace it is dropped, and settled at what was set aside
             let _ended = tokio::time::timeout(GRACE, driven).await;
-            return Err(RunError::Timeout {
-                timeout_ms,
-                obtained: obtained(),
-            });
+            return Err(late());
         }
     };
     drop(driven);

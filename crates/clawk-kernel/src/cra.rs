@@ -183,16 +183,17 @@ impl Cra {
         resolve::resolve(&calls.carp, request, None).await
     }
 
-    /// Executes one action under a resolution, on the one path. It runs to its end even when the caller goes away.
+    /// Executes one action under a resolution, on the one path of calls. The execution finishes even if the caller
+    /// disconnects.
     ///
     /// # Errors
-    /// It was not run.
+    /// The action was not run; the error says why.
     pub async fn execute(&self, request: Request) -> Result<ExecuteResponse, CarpError> {
         let request = screened::request(&self.calls.screens, &request).into_owned();
         execute::execute(&self.calls, request).await
     }
 
-    /// What would stand in the way of a request; nothing happens.
+    /// Checks a request without executing anything, and lists the reasons that would refuse it.
     #[must_use]
     pub fn validate(&self, request: &Request) -> ValidateResponse {
         let loaded = self.calls.carp.loaded();
@@ -241,7 +242,7 @@ impl Cra {
         atlases::remove(&self.calls.carp, id, by).await
     }
 
-    /// Questions of executions that nobody waits for, oldest first; answered ones until they are used.
+    /// Questions of executions over HTTP, oldest first. An answered question stays in the list until its answer is used.
     #[must_use]
     pub fn approvals(&self) -> Vec<ApprovalView> {
         self.calls.carp.books().approvals(self.calls.carp.now())
@@ -250,7 +251,7 @@ impl Cra {
     /// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
     ///
     /// # Errors
-    /// Nothing waits under this id, or the answer can't be recorded: then nobody has answered.
+    /// No question waits under this id, or the answer can't be recorded. Then the question stays unanswered.
     pub async fn answer(
         &self,
         id: Uuid,

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use crate::ports::{Arrival, ConversationKey, Owed, ToolOffer};
 use crate::time::Timestamp;
 
-/// How long a platform's id of a message is remembered where the channel does not say, days.
+/// How long the ids of a platform's messages are kept if the channel does not say, in days.
 pub const REMEMBERED_DAYS: u32 = 7;
 
-/// By which door somebody comes in. Every door says with which role.
+/// The door by which a request came in. Each door gives its sender a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Door {
     /// JSON-RPC.
@@ -29,7 +29,7 @@ pub enum Door {
         identity: String,
         /// The task.
         task_id: String,
-        /// At most the role of whoever delegated the task.
+        /// At most the role of the sender who delegated the task.
         role: Role,
     },
     /// A channel: somebody whom its access control let in, with a role.
@@ -74,7 +74,7 @@ impl Door {
         }
     }
 
-    /// Who comes in, by the name that this door knows.
+    /// The name of the sender, as this door knows it.
     #[must_use]
     pub fn sender(&self) -> &str {
         match self {
@@ -103,7 +103,7 @@ impl Door {
         }
     }
 
-    /// What who came in by it may do (CKP §5.3).
+    /// The role of the sender (CKP §5.3).
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {

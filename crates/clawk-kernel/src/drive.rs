@@ -3,6 +3,7 @@
 //! Long because a turn is one way through inference, calls, memory and the record, and is read downward.
 
 mod beside;
+mod close;
 mod compact;
 mod labels;
 mod skills;
@@ -22,18 +23,16 @@ use uuid::Uuid;
 use crate::attach::Said;
 use crate::call::{Caller, Calls, Context, Rank, Request, call};
 use crate::carp::{self, Granted};
+use crate::claims;
 use crate::door::{Door, Origin};
 use crate::error::CallError;
-use crate::event::{
-    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, Thread, TurnStopped, canonical, digest,
-    kind,
-};
+use crate::event::{ContextTrimmed, MessageResumed, Thread, TurnStopped, canonical, kind};
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
-use crate::notice::{Notice, Stop, TurnEnd};
+use crate::notice::{Notice, Stop};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
+use crate::ports::{InferRequest, Message, ToolOffer, ToolUse};
 use crate::prompt;
 use crate::purse::{Amount, Purse};
 use crate::recall::{self, Recalled};
@@ -84,6 +83,10 @@ pub(crate) struct Run<'a> {
     pub(crate) planned: bool,
     /// A purse had no room for the model's answer.
     pub(crate) spent_out: AtomicBool,
+    /// What the model was offered; see [`Self::could_act`].
+    pub(crate) offered: Offered,
+    /// Its answer is judged before it leaves, so that nothing is said to anybody until then.
+    pub(crate) judged: bool,
     pub(crate) notices: Notices,
     /// What pays for it.
     pub(crate) purse: Purse,
@@ -98,7 +101,19 @@ pub(crate) struct Run<'a> {
     pub(crate) cancel: &'a CancellationToken,
 }
 
+/// Whether a turn's model was offered tools yet, and whether any of them has side effects.
+#[derive(Debug, Default)]
+pub(crate) struct Offered {
+    looked: AtomicBool,
+    acts: AtomicBool,
+}
+
 impl Run<'_> {
+    /// The model was offered tools with side effects in this turn.
+    pub(crate) fn could_act(&self) -> bool {
+        self.offered.acts.load(Ordering::Relaxed)
+    }
+
     /// Drives a turn to its end.
     pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> End {
         let mut queue = VecDeque::from(effects);
@@ -119,7 +134,9 @@ impl Run<'_> {
                     }
                 }
                 Effect::Say(text) => {
-                    self.notices.send(Notice::Said(text)).await;
+                    if !self.judged {
+                        self.notices.send(Notice::Said(text)).await;
+                    }
                     continue;
                 }
                 Effect::Done(end) => {
@@ -229,6 +246,8 @@ impl Run<'_> {
         }
         let may = |name: &str| self.member.as_ref().is_none_or(|member| member.may_use(name));
         let mut offers = Vec::new();
+        self.offered.looked.store(true, Ordering::Relaxed);
+        let acts = || self.offered.acts.store(true, Ordering::Relaxed);
         for declared in self.calls.catalog.iter() {
             let wanted = |only: &[String]| only.iter().any(|name| **name == *declared.name);
             if self.calls.carp.hides(&declared.name) || !self.only.is_none_or(wanted) || !may(&declared.name)
@@ -247,7 +266,12 @@ impl Run<'_> {
                     continue;
                 }
                 match self.calls.described(&entry).await {
-                    Ok(described) => offers.push(entry.offer(&described)),
+                    Ok(described) => {
+                        if !described.read_only() {
+                            acts();
+                        }
+                        offers.push(entry.offer(&described));
+                    }
                     Err(error) => self.not_offered(&entry.name, &error).await,
                 }
             }
@@ -262,6 +286,7 @@ impl Run<'_> {
         if self.only.is_none() && roles::triggers(self.role) {
             for entry in self.calls.team_offers(true, self.member.as_deref()) {
                 if let Ok(described) = self.calls.described(&entry).await {
+                    acts();
                     offers.push(entry.offer(&described));
                 }
             }
@@ -269,16 +294,22 @@ impl Run<'_> {
         if matches!(&self.member, Some(member) if matches!(member.kind, Kind::Judge { .. })) {
             return Vec::new();
         }
-        offers.extend(
-            self.granted
-                .iter()
-                .flat_map(|granted| granted.offers.iter().cloned()),
-        );
+        if let Some(granted) = self.granted.as_ref().filter(|granted| !granted.offers.is_empty()) {
+            acts();
+            offers.extend(granted.offers.iter().cloned());
+        }
         if self.skills {
             offers.extend(self.calls.manifest.skills.iter().map(skill::offer));
         }
         offers.extend(self.client_offers(&offers));
         offers
+    }
+
+    /// A turn that was taken up at its end asked no model: what it was offered is looked up.
+    async fn look_at_offers(&self) {
+        if !self.offered.looked.load(Ordering::Relaxed) {
+            let _offers = self.offers().await;
+        }
     }
 
     async fn not_offered(&self, tool: &str, error: &CallError) {
@@ -579,6 +610,8 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     };
     let base = base(calls, state, &origin, &recalled).await;
     let system = system(calls, state, granted.as_deref(), &recalled);
+    // A member's answer is its asker's to judge.
+    let judged = calls.claims.is_some() && state.member.is_none();
     let mut run = Run {
         calls,
         thread,
@@ -597,7 +630,12 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         requests,
         planned: false,
         spent_out: AtomicBool::new(false),
-        notices: state.notices.clone(),
+        offered: Offered::default(),
+        judged,
+        notices: match judged {
+            true => state.notices.whole(),
+            false => state.notices.clone(),
+        },
         purse: purse.clone(),
         base,
         context: Arc::new(Context {
@@ -616,6 +654,15 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
         return;
     }
+    let verdict = claims::judge(&run, &turn, &end).await;
+    if calls.life.stop.is_cancelled()
+        && verdict
+            .as_ref()
+            .is_some_and(|verdict| verdict.judged.failed.is_some())
+    {
+        // As above: it is judged after the next start.
+        return;
+    }
     let usage = turn.usage();
     let stop = run.stop(&end, &turn);
     if end == End::Answered {
@@ -623,13 +670,25 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         let untrusted = run.context.taint.iter().cloned().collect();
         recall::after(calls, about, (&asked, turn.said()), &untrusted).await;
     }
-    shown::tell(calls, &run, message, &turn).await;
-    let recorded = close(calls, &run, (message, &origin), (&end, stop), &turn, started_us).await;
+    run.look_at_offers().await;
+    let found = verdict.as_ref().map(|verdict| &verdict.judged);
+    if let Some(judged) = found {
+        run.notices.send(Notice::Said(judged.marked(turn.said()))).await;
+    }
+    shown::tell(calls, &run, message, &turn, found).await;
+    let judged = verdict.map(|verdict| verdict.draft);
+    let ending = close::Ending {
+        end: &end,
+        stop,
+        judged,
+        started_us,
+    };
+    let recorded = close::close(calls, &run, (message, &origin), ending, &turn).await;
     turns.outbox.wake();
     state.set_history(turn.into_messages());
     // An end that is on no record is none.
     let stop = if recorded.is_ok() { stop } else { Stop::Failed };
-    let end = told(end, recorded, (message, &state.door));
+    let end = close::told(end, recorded, (message, &state.door));
     state
         .notices
         .send(Notice::TurnEnded {
@@ -639,83 +698,4 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             usage,
         })
         .await;
-}
-
-/// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads
-/// this is told how to say it again; a peer's asker says it again by itself.
-fn told<E: std::fmt::Display>(
-    end: End,
-    recorded: Result<(), E>,
-    (message, door): (MessageId, &Door),
-) -> TurnEnd {
-    match (end, recorded) {
-        (_, Err(error)) => TurnEnd::Failed(error.to_string()),
-        (End::Answered, Ok(())) => TurnEnd::Answered,
-        (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
-        (End::Failed(reason), Ok(())) if matches!(door, Door::Peer { .. }) => TurnEnd::Failed(reason),
-        (End::Failed(reason), Ok(())) => TurnEnd::Failed(format!(
-            "{reason}; the message is kept: `clawk dead-letters replay {message} CLAW` says it again"
-        )),
-    }
-}
-
-/// Closes the message in the inbox with its end, in one commit.
-async fn close(
-    calls: &Calls,
-    run: &Run<'_>,
-    (message, origin): (MessageId, &Origin),
-    (end, stop): (&End, Stop),
-    turn: &Turn,
-    started_us: u64,
-) -> Result<(), crate::ports::JournalError> {
-    let scribe = &calls.scribe;
-    if let End::Failed(reason) = end {
-        let dead = scribe.entry(
-            &run.thread,
-            kind::MESSAGE_DEAD,
-            &MessageDead {
-                message_id: message.0,
-                reason,
-                why: stop.why(),
-            },
-        );
-        let change = InboxChange::Closed {
-            message,
-            how: "dead",
-            reason: Some(reason.clone()),
-            owed: origin
-                .owed(message, run.thread.session, None)
-                .map(|owed| (owed, scribe.now())),
-        };
-        return scribe.submit_with(vec![dead], vec![change])?.durable().await;
-    }
-    let text = turn.said().as_bytes().to_vec();
-    let payload = MessageAnswered {
-        declined: stop == Stop::Refused,
-        duration_ms: calls.clock().monotonic_us().saturating_sub(started_us) / 1000,
-        end: if *end == End::Answered {
-            "answered"
-        } else {
-            "cancelled"
-        },
-        input_tokens: turn.usage().input_tokens,
-        message_id: message.0,
-        output_tokens: turn.usage().output_tokens,
-        text_hash: digest(&text),
-    };
-    let (said_nothing, owed) = (
-        text.is_empty(),
-        origin.owed(message, run.thread.session, Some(payload.text_hash)),
-    );
-    let draft = scribe
-        .entry(&run.thread, kind::MESSAGE_ANSWERED, &payload)
-        .content(payload.text_hash, text);
-    let change = InboxChange::Closed {
-        message,
-        how: "answered",
-        reason: None,
-        // Who cancelled a turn before it said anything waits for nothing.
-        owed: owed.filter(|_| !said_nothing).map(|owed| (owed, scribe.now())),
-    };
-    scribe.submit_with(vec![draft], vec![change])?.durable().await
 }

@@ -21,7 +21,7 @@ pub const KINDS: &[&str] = &[
     kind::EFFECT_RESOLVED,
 ];
 
-/// Where an effect stands.
+/// The state of an effect in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -33,7 +33,7 @@ pub enum State {
     Done,
     /// It ran and said that it failed, or it surely did not begin.
     Failed,
-    /// It may have happened, and nobody knows.
+    /// It may have happened; the outcome is unknown.
     Unknown,
 }
 
@@ -217,7 +217,7 @@ impl Ledger {
     }
 }
 
-/// What was found out.
+/// The result of settling an effect of unknown outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -228,7 +228,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Reads `done` or `not-done`.
+    /// Reads `done` or `not-done`. Every other word is `None`, so the outcome stays unknown.
+    ///
+    /// ```
+    /// use clawk_kernel::effect::Outcome;
+    ///
+    /// assert_eq!(Outcome::parse("Not-Done\n"), Some(Outcome::NotDone));
+    /// assert_eq!(Outcome::parse("perhaps"), None);
+    /// ```
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         match word.trim().to_ascii_lowercase().as_str() {

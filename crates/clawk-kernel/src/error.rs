@@ -196,8 +196,8 @@ pub enum CallError {
         state: LifecycleState,
     },
     /// The decision can't be recorded: nothing ran.
-    #[error("{0}")]
-    Journal(String),
+    #[error(transparent)]
+    Journal(JournalError),
 }
 
 impl CallError {
@@ -227,7 +227,7 @@ impl CallError {
 
 impl From<JournalError> for CallError {
     fn from(error: JournalError) -> Self {
-        Self::Journal(error.to_string())
+        Self::Journal(error)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel writes into the journal: event types and their payloads (TRACE's standard list, R31).
+//! The events that the kernel writes into the journal: types and payloads (TRACE's standard list, R31).
 //!
 //! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
 //! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
@@ -59,8 +59,14 @@ payloads! {
     MessageRefused<'a> { door: &'a str, message_id: Uuid, reason: &'a str, size_bytes: u64 }
     /// `ckp.message.answered`.
     MessageAnswered<'a> {
+        #[serde(skip_serializing_if = "std::ops::Not::not")] could_act: bool,
         #[serde(skip_serializing_if = "std::ops::Not::not")] declined: bool,
         duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
+    /// `ckp.claims.judged`. `marks`: bytes from the beginning of the answer `text_hash`, behind sentences that the record does not support.
+    ClaimsJudged<'a> {
+        duration_ms: u64, #[serde(skip_serializing_if = "Option::is_none")] failed: Option<&'a str>, marks: &'a [usize], message_id: Uuid,
+        provider: &'a str, sentences: usize, text_hash: Digest,
+    }
     /// `ckp.message.dead`.
     MessageDead<'a> { message_id: Uuid, reason: &'a str, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str> }
     /// `ckp.delivery.started`.

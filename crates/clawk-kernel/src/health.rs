@@ -165,7 +165,7 @@ fn record(health: &Health, down: &[Down]) {
     }
 }
 
-/// Tells whoever is connected now.
+/// Notifies the clients that are connected now.
 async fn tell(health: &Health, said: Option<&str>) {
     let Some(said) = said else { return };
     let open: Vec<Arc<State>> = health.table.open().values().cloned().collect();

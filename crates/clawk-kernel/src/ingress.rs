@@ -18,14 +18,14 @@ const MAX_REMEMBERED_DAYS: u32 = 3660;
 /// Ids that one message may have on its platform.
 const MAX_PLATFORM_IDS: usize = 8;
 
-/// A message as a channel decodes it. Whoever hands it in has let the sender in (C3).
+/// A message as a channel decoded it. The channel has already admitted the sender (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbound {
     /// The channel's name.
     pub channel: String,
     /// The chat, room, thread or mail thread there.
     pub conversation: String,
-    /// Nobody else is in the conversation.
+    /// The sender is alone in the conversation with the agent.
     pub direct: bool,
     /// The platform's id of the sender.
     pub sender: String,

@@ -44,7 +44,7 @@ use crate::talk::told::{Talk, Told};
 use crate::watch::{Notices, Watcher};
 use crate::{fork, health, memory, recover, start, stop, swarm, talk};
 
-/// How long a shutdown drains when nobody says, milliseconds.
+/// How long a shutdown waits for open turns by default, in milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
 /// How long cancelled work may take to end after the drain, milliseconds.
 const LAST_CALL_MS: u64 = 5_000;
@@ -374,7 +374,7 @@ impl Kernel {
         self.agent.life.tracker.len()
     }
 
-    /// What waits for a person now, the most urgent first.
+    /// The questions that wait for a person, the one that expires first at the front.
     #[must_use]
     pub fn pending(&self) -> Vec<Question> {
         self.agent.calls.desk.pending(self.agent.scribe.now())
@@ -492,7 +492,7 @@ impl Kernel {
         swarm::run(&self.agent.peers, (session.id, session.role()), id, task, to).await
     }
 
-    /// Waits for the end of a run that was delegated; none: there is no such run, or the agent ends first.
+    /// Waits for the result of a delegated run. Returns `None` if the run is unknown or the agent ends first.
     pub async fn swarm_result(&self, run: &RequestId) -> Option<RunResult> {
         swarm::result_of(&self.agent.peers, run).await
     }
@@ -531,7 +531,7 @@ impl Kernel {
         Ok(effect::resolve(&self.agent.scribe, id, outcome, How::Person, by, reason).await?)
     }
 
-    /// What is spent, set aside and left, in every purse.
+    /// The spent, reserved and remaining amounts of every account.
     #[must_use]
     pub fn budget(&self) -> Budget {
         self.agent.calls.purses.report(self.agent.scribe.now())

@@ -15,6 +15,7 @@ mod agent;
 mod attach;
 pub mod carp;
 mod catalog;
+mod claims;
 mod client_tool;
 mod compaction;
 mod composite;
@@ -72,12 +73,14 @@ pub mod time;
 pub mod undo;
 mod vectors;
 mod watch;
+mod world_model;
 
 pub use agent::Parts;
 pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
 pub use call::{Breadth, Held, Lasting, Reception, Reply};
 pub use carp::{Atlases, CarpError};
 pub use catalog::PREDICTED;
+pub use claims::{Claims, Judged, MARK};
 pub use clawk_manifest::model::Role;
 pub use clawk_swarm::coord::RunResult;
 pub use cra::Cra;
@@ -102,6 +105,7 @@ pub use talk::Standing;
 pub use talk::told::{ClientCall, Earlier, Talk, Told};
 pub use team::{SWARM_KINDS, fact_of, session_of};
 pub use watch::{BACKLOG, Watcher};
+pub use world_model::{PlanLimits, faults as world_model_faults};
 
 #[cfg(test)]
 mod tests;

@@ -71,7 +71,7 @@ impl Member {
         )
     }
 
-    /// Remembers what went wrong; the outcome of an effect that nobody knows outweighs everything else.
+    /// Keeps the worst fault. An effect of unknown outcome outweighs every other fault.
     pub(crate) fn note(&self, trouble: Trouble) {
         let mut known = lock(&self.trouble);
         if !matches!(*known, Some(Trouble::Effects(_))) {

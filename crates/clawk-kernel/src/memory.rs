@@ -41,7 +41,7 @@ pub(crate) struct Memories {
     pub(crate) dedup: Arc<Dedup>,
     pub(crate) life: Arc<Life>,
     pub(crate) scribe: Scribe,
-    /// Stores whose entries a turn may recall whoever said them: `[memory.NAME] across_senders`.
+    /// Stores whose entries every turn may recall, also entries of other senders: `[memory.NAME] across_senders`.
     pub(crate) across_senders: BTreeSet<String>,
     /// Told when something was kept.
     pub(crate) tender: Tender,
@@ -262,7 +262,7 @@ pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
     result_of((0..count).map(|at| format!("{batch}-{at}")).collect())
 }
 
-/// Entries as they come over the wire: the word of whoever may store, whatever their metadata says.
+/// Entries as they arrive over the wire. Their origin is the client that stores them, whatever their metadata says.
 fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<NewEntry>) -> Vec<New> {
     let role = memories.classifier.table.role_of(session);
     let new = |(at, entry)| New {

@@ -1,4 +1,4 @@
-//! What a surface (terminal, channel, RPC client) is told while a session works.
+//! The notices that a surface (terminal, channel, RPC client) gets while a session works.
 
 use std::sync::Arc;
 

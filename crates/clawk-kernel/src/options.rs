@@ -1,4 +1,4 @@
-//! What is local to the machine that an agent runs on.
+//! The settings of an agent that belong to its machine, from `clawk.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use clawk_manifest::model::Identity;
 use serde::{Deserialize, Serialize};
 
+use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
 use crate::output::Shown;
@@ -15,8 +16,9 @@ use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
 use crate::time::Timestamp;
+use crate::world_model::PlanLimits;
 
-/// What is local to this machine.
+/// The agent's settings from `clawk.toml`.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where tools start and relative paths begin; absolute.
@@ -35,8 +37,12 @@ pub struct Options {
     pub prices: Prices,
     /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
     pub audit_writable: Arc<AtomicBool>,
+    /// How much a plan step of a world model may take; none: skills do not plan.
+    pub planning: Option<PlanLimits>,
     /// Who judges text, where a policy asks for a model's judgement.
     pub judge: Judge,
+    /// Who judges answers before they leave; none: nobody does.
+    pub claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub shown: Shown,
     /// What is local about asking a provider, by its name in the manifest.
@@ -53,7 +59,7 @@ pub struct Options {
     pub swarm: SwarmOptions,
 }
 
-/// What is local about the swarm.
+/// Settings of the swarm from `[swarm]` of `clawk.toml`.
 #[derive(Debug, Clone, Default)]
 pub struct SwarmOptions {
     /// `[swarm]` of `clawk.toml`.

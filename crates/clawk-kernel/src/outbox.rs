@@ -22,7 +22,7 @@ use crate::shown;
 use crate::stop::{Brake, Level};
 use crate::time::{Clock, Timestamp};
 
-/// How long one attempt may take, milliseconds; past that nobody knows whether the platform has the answer.
+/// The time limit of one delivery attempt, in milliseconds. After it, the outcome of the attempt is unknown.
 pub const ATTEMPT_MS: u64 = 60_000;
 /// How long a cancelled attempt may take to say what it came to, milliseconds.
 const GRACE_MS: u64 = 1_000;
@@ -300,10 +300,12 @@ async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, Jou
     let Some(bytes) = journal.content(digest).await? else {
         return Ok(None);
     };
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     // Made of the record in every attempt: the same after a crash, and nothing that a model could write.
-    let shown = shown::of(&**journal, row.owed.session, row.owed.message, None).await?;
-    if let Some(line) = shown.line(&text) {
+    let record = shown::of(&**journal, row.owed.session, row.owed.message, None, false).await?;
+    let shown = record.shown();
+    let mut text = shown.marked(&text);
+    if let Some(line) = shown.line() {
         text.push_str(&format!("\n\n_{line}_"));
     }
     Ok(Some(text))
@@ -389,7 +391,7 @@ async fn end(
     Ok(wait_ms.map(Duration::from_millis))
 }
 
-/// An answer that nobody has been given yet, at a surface of the process's own.
+/// An answer that is not delivered yet at a surface of this process, such as the terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undelivered {
     /// The message that it answers.

@@ -25,7 +25,7 @@ const NOTES_BYTES: usize = 640;
 /// Bytes of the reason for a failure.
 const MAX_REASON_BYTES: usize = 300;
 
-/// How much of one result a model reads.
+/// The part of one result that a model reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {

@@ -33,7 +33,7 @@ const MAX_ENTRIES: usize = 200_000;
 /// How long looking may take, milliseconds; what was not seen by then is refused.
 const LOOK_MS: u64 = 10_000;
 
-/// What to look up.
+/// The paths to look up for one call: its own paths and the roots of rules.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     /// Paths of a call, absolute, as they are written.
@@ -45,7 +45,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// As if every path led where it says.
+    /// The places without looking at the disk: every path is taken to lead to itself.
     #[must_use]
     pub fn unfollowed(&self) -> Places {
         let place = |path: &PathBuf| Place {
@@ -68,7 +68,8 @@ impl Search {
     }
 }
 
-/// What a call that may go on leaves out: a tool that walks through folders, and whoever opens a file.
+/// The paths that an allowed call must leave out, because a rule denies or asks about them. It applies to tools that walk
+/// through folders and to runners that open files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Apart {
     /// Roots for which the rules have a stricter word than for the call, and in which none of its paths lies.
@@ -78,7 +79,7 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// Whether `path` is left out.
+    /// Tells whether the call must leave out `path`.
     #[must_use]
     pub fn leaves_out(&self, path: &Path) -> bool {
         let deepest = |roots: &[PathBuf]| {

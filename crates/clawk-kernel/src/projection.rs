@@ -48,7 +48,8 @@ impl Told {
     }
 }
 
-/// What the events seen so far come to. Feed it every event in the order of rows, from the first or from a later one.
+/// The state that follows from the events seen so far. Feed it every event in the order of rows, from the first one or from a
+/// later one.
 #[derive(Debug)]
 pub struct Fold {
     /// From the journal's first event: what is kept beyond it has no event.
@@ -203,7 +204,7 @@ impl Fold {
         }
     }
 
-    /// What is kept otherwise than the events tell, at most twenty findings; empty: nothing.
+    /// The differences between the stored tables and the events, at most twenty. An empty list means that they agree.
     #[must_use]
     pub fn differences(self, kept: &Kept) -> Vec<String> {
         let mut found = Vec::new();

@@ -251,7 +251,7 @@ pub(crate) async fn screen(
 }
 
 impl Search {
-    fn told(&self) -> Told {
+    pub(crate) fn told(&self) -> Told {
         Told {
             ids: self.found.hits.iter().map(|hit| hit.entry.id.clone()).collect(),
             store: self.store.clone(),
@@ -370,7 +370,7 @@ pub(crate) fn lines(store: &str, hit: &Hit) -> String {
     )
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -24,6 +24,7 @@ use crate::purse::Amount;
 use crate::rates::Rates;
 use crate::skill::{self, Ceiling, Joined};
 use crate::turn::{Effect, Event, Turn};
+use crate::world_model::{self, Planned};
 
 pub(crate) use lost::{LOST, report_owed, report_unknown, settle_lost};
 
@@ -368,12 +369,18 @@ impl Fold {
             is_error: found.is_error,
             ..Fields::default()
         };
-        self.called(calls, found, read::<ToolCallResult>(event).map(Ok));
-        self.joined(calls, &joins, &tool);
+        let result = read::<ToolCallResult>(event);
+        let planned = Planned::of(
+            result
+                .as_ref()
+                .and_then(|result| result.structured_content.as_ref()),
+        );
+        self.called(calls, found, result.map(Ok));
+        self.joined(calls, &joins, &tool, planned);
     }
 
     /// A skill that joined the turn: from its call's end on, which alone is enough where a crash cut off what follows it.
-    fn joined(&mut self, calls: &Calls, found: &Fields, invoked: &str) {
+    fn joined(&mut self, calls: &Calls, found: &Fields, invoked: &str, planned: Option<Planned>) {
         let skill = invoked
             .strip_prefix(skill::PREFIX)
             .filter(|_| calls.catalog.get(invoked).is_none())
@@ -383,8 +390,9 @@ impl Fold {
         };
         let now_us = calls.clock().monotonic_us();
         self.with(calls, found.turn, |open| {
-            open.ceilings.push(Ceiling::of(skill));
-            let mut joined = Joined::new(Arc::new(skill.clone()), now_us);
+            let ceiling = Ceiling::of(skill, world_model::model_policy(calls, skill));
+            open.ceilings.push(ceiling.planned(planned.as_ref()));
+            let mut joined = Joined::new(Arc::new(skill.clone()), now_us, planned);
             joined.begin(&open.turn);
             open.skills.push(joined);
         });
@@ -404,7 +412,7 @@ impl Fold {
             });
         });
         let name = format!("{}{}", skill::PREFIX, found.skill.as_deref().unwrap_or_default());
-        self.joined(calls, &found, &name);
+        self.joined(calls, &found, &name, None);
     }
 
     /// The model was asked once more for a skill's result.

@@ -23,7 +23,8 @@ use crate::purse::{Amount, Purse};
 use crate::session::{Opening, Session, Sessions};
 use crate::watch::Notices;
 
-/// The name by which policies and the trace know it. No manifest declares it, and no model or client is offered it.
+/// The name of sampling in policies and in the trace. A manifest cannot declare a tool of this name, and clawk offers it to
+/// no model or client.
 pub const NAME: &str = "mcp-sampling";
 /// The door of the call.
 const DOOR: &str = "mcp";
@@ -58,7 +59,7 @@ pub struct SampleMessage {
     pub text: String,
 }
 
-/// Whose words a [`SampleMessage`] holds.
+/// The author of a [`SampleMessage`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SampleRole {

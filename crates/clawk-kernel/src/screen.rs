@@ -17,7 +17,7 @@ use crate::event::{Draft, ScreenFound, ScreenInput, Scribe, Thread, kind};
 use crate::notice::Notice;
 use crate::watch::Notices;
 
-/// Who judges text where a policy says `llm-based` or `hybrid`.
+/// The model that judges text if a policy says `llm-based` or `hybrid`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judge {
     /// A provider of the manifest; its first one when absent.

@@ -365,7 +365,7 @@ impl Session {
         self.state.notices.watch(self.sessions.life.over.clone())
     }
 
-    /// What who holds this may do.
+    /// The role of the holder of this session.
     #[must_use]
     pub fn role(&self) -> Role {
         self.door.role()

@@ -1,4 +1,4 @@
-//! What a person reads before they answer a question: one text for every surface.
+//! The text of a question: one text for every surface.
 //!
 //! The whole text has every argument of the call, byte for byte, with what cannot be seen made visible. The short text is
 //! the whole one with long values folded to head and tail; it says how much is hidden, and a yes to it counts only from
@@ -94,7 +94,7 @@ fn push_empty(lines: &mut Vec<Line>, mark: &str, count: usize) {
     }
 }
 
-/// What a tool's executor says of a call for people, beside the call's arguments.
+/// The executor's description of a call for people, shown beside the arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preview {
     /// What will happen.
@@ -211,7 +211,7 @@ impl Sheet {
         self.hidden_bytes > 0
     }
 
-    /// SHA-256 of the whole text: whoever names it has had the text.
+    /// The SHA-256 of the whole text. A client that names it has received the text.
     #[must_use]
     pub const fn digest(&self) -> Digest {
         self.digest
@@ -235,7 +235,7 @@ impl Sheet {
         ))
     }
 
-    /// Whether a yes of who has seen `seen` counts.
+    /// Tells whether a yes counts from a person who has seen `seen`.
     #[must_use]
     pub fn admits(&self, seen: &Seen) -> bool {
         match seen {
@@ -246,7 +246,7 @@ impl Sheet {
     }
 }
 
-/// How a surface of limited room puts a question.
+/// How a surface with limited room shows a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Offer {
     /// All of it, with a way to answer.
@@ -262,7 +262,7 @@ pub enum Offer {
     Elsewhere(String),
 }
 
-/// How much of a question's text the person who answers was given.
+/// How much of the question's text the answering person received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Seen {
     /// The short text.
@@ -270,7 +270,7 @@ pub enum Seen {
     Short,
     /// The whole text of the questions with these digests.
     Whole(Vec<Digest>),
-    /// The surface sends every whole text to whoever may answer (JSON-RPC), or the asker made the call.
+    /// The surface sends the whole text to every client that may answer (JSON-RPC), or the answering client made the call.
     Sent,
 }
 

@@ -1,68 +1,25 @@
 //! Shown, not claimed: what a turn did, by the record and not by the model. A fold of the journal: there is no second log.
 
-use clawk_proto::{MessageId, RequestId, SessionId};
-use serde::{Deserialize, Serialize};
+mod fold;
+
+use clawk_proto::{MessageId, SessionId};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::call::Calls;
+use crate::claims::Judged;
 use crate::drive::Run;
-use crate::effect::is_unknown;
-use crate::event::kind;
 use crate::notice::Notice;
 use crate::ports::{Journal, JournalError, Message, Scan};
 use crate::time::Timestamp;
 use crate::turn::Turn;
 
-/// Events that say what calls came to, and where a turn ends.
-const KINDS: &[&str] = &[
-    kind::ACTION_REQUESTED,
-    kind::ACTION_APPROVED,
-    kind::ACTION_DENIED,
-    kind::ACTION_EXECUTED,
-    kind::ACTION_FAILED,
-    kind::MESSAGE_ANSWERED,
-    kind::MESSAGE_DEAD,
-];
-/// Calls of one turn that are looked at.
-const MAX_CALLS: usize = 10_000;
+pub use fold::{Call, Fold, KINDS, Outcome, TurnRecord};
+
 /// Names in each part of the line; the others are counted.
 const NAMED: usize = 5;
-/// Words by which an answer says that something was done. Not a judgement: they only decide whether "nothing was done" is worth
-/// saying.
-const CLAIMS: &[&str] = &[
-    "booked",
-    "cancelled",
-    "completed",
-    "copied",
-    "created",
-    "deleted",
-    "deployed",
-    "done",
-    "edited",
-    "emailed",
-    "executed",
-    "finished",
-    "installed",
-    "moved",
-    "notified",
-    "ordered",
-    "paid",
-    "posted",
-    "published",
-    "ran",
-    "removed",
-    "renamed",
-    "restarted",
-    "saved",
-    "scheduled",
-    "sent",
-    "stored",
-    "updated",
-    "uploaded",
-    "wrote",
-    "written",
-];
 
-/// What became of a turn's calls, each by its tool, in the order of the calls. Calls without side effects that ran are left out.
+/// The outcomes of a turn's calls by tool name, in the order of the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Shown {
     /// They ran and said that they did their work.
@@ -73,15 +30,20 @@ pub struct Shown {
     pub failed: Vec<String>,
     /// They may have happened, and nobody knows.
     pub unknown: Vec<String>,
-    /// The turn made no call at all.
-    pub none: bool,
+    /// They ran, and have no side effects.
+    pub read: Vec<String>,
+    /// The model was offered tools with side effects in this turn.
+    pub could_act: bool,
+    /// What `[claims] judge` found in the answer; none where no judge is set, or there was nothing to judge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
 }
 
 impl Shown {
-    /// One line for people; none where there is nothing to say. `answer` is what the agent said: where it claims something and no
-    /// call was made, the line says so.
+    /// One line for people; none where there is nothing to say. Facts of the record decide, never the words of the answer: there
+    /// is a line where calls with side effects were asked for, and where such tools were offered and none was called.
     #[must_use]
-    pub fn line(&self, answer: &str) -> Option<String> {
+    pub fn line(&self) -> Option<String> {
         let parts = [
             ("done", &self.done),
             ("denied", &self.denied),
@@ -93,23 +55,61 @@ impl Shown {
             .filter(|(_, tools)| !tools.is_empty())
             .map(|(word, tools)| format!("{word}: {}", listed(tools)))
             .collect();
-        if !parts.is_empty() {
-            return Some(format!("Record: {}.", parts.join("; ")));
+        let verdict = self.judged.as_ref().and_then(Judged::words);
+        let acts = match (parts.is_empty(), self.could_act, self.read.is_empty()) {
+            (false, ..) => Some(format!("{}.", parts.join("; "))),
+            (true, true, true) => Some("no action was taken for this answer.".to_owned()),
+            (true, true, false) => Some(format!(
+                "no action was taken for this answer; read with: {}.",
+                listed(&self.read)
+            )),
+            (true, false, _) => None,
+        };
+        match (acts, verdict) {
+            (None, None) => None,
+            (acts, verdict) => {
+                let said: Vec<String> = acts.into_iter().chain(verdict).collect();
+                Some(format!("Record: {}", said.join(" ")))
+            }
         }
-        (self.none && claims(answer)).then(|| "Record: no action was taken for this answer.".to_owned())
     }
 
     /// Something went otherwise than an answer may say.
     #[must_use]
-    pub const fn contradicts(&self) -> bool {
-        !self.denied.is_empty() || !self.failed.is_empty() || !self.unknown.is_empty()
+    pub fn contradicts(&self) -> bool {
+        let marked = self
+            .judged
+            .as_ref()
+            .is_some_and(|judged| !judged.marks.is_empty());
+        marked || !self.denied.is_empty() || !self.failed.is_empty() || !self.unknown.is_empty()
     }
-}
 
-/// Whether a text says that something was done.
-fn claims(text: &str) -> bool {
-    text.split(|c: char| !c.is_alphanumeric())
-        .any(|word| CLAIMS.contains(&word.to_lowercase().as_str()))
+    /// The record as programs read it, with the line as `text`; none where there is no line.
+    #[must_use]
+    pub fn facts(&self) -> Option<Value> {
+        let text = self.line()?;
+        let mut facts = json!({
+            "text": text,
+            "done": self.done,
+            "denied": self.denied,
+            "failed": self.failed,
+            "unknown": self.unknown,
+            "read": self.read,
+        });
+        if let (Some(judged), Some(facts)) = (&self.judged, facts.as_object_mut()) {
+            facts.insert("judged".to_owned(), judged.facts());
+        }
+        Some(facts)
+    }
+
+    /// The answer as it leaves: sentences that the record does not support are marked in it.
+    #[must_use]
+    pub fn marked(&self, answer: &str) -> String {
+        match &self.judged {
+            Some(judged) => judged.marked(answer),
+            None => answer.to_owned(),
+        }
+    }
 }
 
 /// Tools in their first order, each with how often. A name has no markup: manifests allow letters, digits, `-`, `_` and `.` only.
@@ -135,39 +135,8 @@ fn listed(tools: &[String]) -> String {
     named.join(", ")
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Fields {
-    request_id: Option<RequestId>,
-    action_id: Option<String>,
-    side_effects: Option<bool>,
-    #[serde(default)]
-    is_error: bool,
-    error_code: Option<String>,
-    message_id: Option<uuid::Uuid>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// Asked for or begun, and without an end: nobody knows.
-    Open {
-        begun: bool,
-    },
-    Done,
-    Denied,
-    Failed,
-    Unknown,
-}
-
-#[derive(Debug)]
-struct Call {
-    request_id: RequestId,
-    tool: String,
-    pure: bool,
-    fate: Fate,
-}
-
-/// What the calls of a message's turn came to: those after the turn before it, up to its own end or the end of the record. With
-/// `since`, the turn began then.
+/// The record of a message's turn: the calls after the turn before it, up to its own end or the end of the record. With `since`, the
+/// turn began then.
 ///
 /// # Errors
 /// The journal can't be read.
@@ -176,148 +145,152 @@ pub(crate) async fn of(
     session: SessionId,
     message: MessageId,
     since: Option<Timestamp>,
-) -> Result<Shown, JournalError> {
-    let mut calls: Vec<Call> = Vec::new();
+    with_content: bool,
+) -> Result<TurnRecord, JournalError> {
+    let mut fold = Fold::default();
     let mut scan = Scan {
         session: Some(session),
         kinds: KINDS,
         since,
+        with_content,
         ..Scan::default()
     };
-    'record: loop {
+    loop {
         let page = journal.scan(scan.clone()).await?;
-        let Some(last) = page.last() else { break };
+        let Some(last) = page.last() else {
+            return Ok(fold.open(message));
+        };
         scan.after_row = last.row;
         for event in &page {
-            let Ok(fields) = serde_json::from_str::<Fields>(&event.payload) else {
-                continue; // silent-ok: a foreign payload is no call of ours
-            };
-            if event.kind == kind::MESSAGE_ANSWERED || event.kind == kind::MESSAGE_DEAD {
-                if fields.message_id == Some(message.0) {
-                    break 'record;
-                }
-                calls.clear();
-                continue;
+            if let Some(turn) = fold.see(event).filter(|turn| turn.message == message) {
+                return Ok(turn);
             }
-            see(&mut calls, &event.kind, fields);
         }
     }
-    let mut shown = Shown {
-        none: calls.is_empty(),
-        ..Shown::default()
-    };
-    for call in calls {
-        match call.fate {
-            Fate::Denied => shown.denied.push(call.tool),
-            _ if call.pure && call.fate != Fate::Failed => {}
-            Fate::Done => shown.done.push(call.tool),
-            Fate::Failed => shown.failed.push(call.tool),
-            Fate::Unknown | Fate::Open { begun: true } => shown.unknown.push(call.tool),
-            Fate::Open { begun: false } => shown.failed.push(call.tool),
-        }
-    }
-    Ok(shown)
 }
 
-/// Tells whoever watches what the turn's calls came to.
-pub(crate) async fn tell(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) {
-    // A member's answer is its asker's to judge.
-    if run.member.is_some() || !run.notices.attached() {
-        return;
-    }
+/// What a turn that is about to end did, by the record so far.
+pub(crate) async fn of_turn(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) -> Option<Shown> {
     let called = turn
         .messages()
         .iter()
         .any(|said| matches!(said, Message::ToolResult { .. }));
-    let shown = if called {
-        of(&**calls.scribe.journal(), run.thread.session, message, None).await
-    } else {
-        Ok(Shown {
-            none: true,
-            ..Shown::default()
-        })
-    };
-    match shown {
-        Ok(shown) => {
-            if let Some(line) = shown.line(turn.said()) {
-                run.notices.send(Notice::Shown(shown, line)).await;
-            }
+    let record = match called {
+        true => {
+            of(
+                &**calls.scribe.journal(),
+                run.thread.session,
+                message,
+                None,
+                false,
+            )
+            .await
         }
-        Err(error) => tracing::warn!(%error, "what a turn did can't be read"),
+        false => Ok(TurnRecord::open(message)),
+    };
+    match record {
+        Ok(record) => Some(Shown {
+            could_act: run.could_act(),
+            ..record.shown()
+        }),
+        Err(error) => {
+            tracing::warn!(%error, "what a turn did can't be read");
+            None
+        }
     }
 }
 
-fn see(calls: &mut Vec<Call>, event: &str, fields: Fields) {
-    let Some(request_id) = fields.request_id else {
-        return;
-    };
-    let known = calls.iter_mut().rev().find(|call| call.request_id == request_id);
-    if event == kind::ACTION_REQUESTED {
-        let goes_on = known.is_some_and(|call| matches!(call.fate, Fate::Open { .. } | Fate::Unknown));
-        if !goes_on && calls.len() < MAX_CALLS {
-            calls.push(Call {
-                request_id,
-                tool: fields.action_id.unwrap_or_default(),
-                pure: false,
-                fate: Fate::Open { begun: false },
-            });
-        }
+/// Tells whoever watches what the turn's calls came to, and what the judge said.
+pub(crate) async fn tell(
+    calls: &Calls,
+    run: &Run<'_>,
+    message: MessageId,
+    turn: &Turn,
+    judged: Option<&Judged>,
+) {
+    // A member's answer is its asker's to judge.
+    if run.member.is_some() || !run.notices.attached() {
         return;
     }
-    let Some(call) = known else { return };
-    call.fate = match event {
-        kind::ACTION_APPROVED => {
-            call.pure = fields.side_effects == Some(false);
-            Fate::Open { begun: true }
-        }
-        kind::ACTION_DENIED => Fate::Denied,
-        kind::ACTION_EXECUTED if fields.is_error => Fate::Failed,
-        kind::ACTION_EXECUTED => Fate::Done,
-        kind::ACTION_FAILED if fields.error_code.as_deref().is_some_and(is_unknown) => Fate::Unknown,
-        kind::ACTION_FAILED => Fate::Failed,
-        _ => return,
+    let Some(mut shown) = of_turn(calls, run, message, turn).await else {
+        return;
     };
+    shown.judged = judged.cloned();
+    if let Some(line) = shown.line() {
+        run.notices.send(Notice::Shown(shown, line)).await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Shown;
+    use crate::claims::Judged;
 
     fn names(of: &[&str]) -> Vec<String> {
         of.iter().map(|name| (*name).to_owned()).collect()
     }
 
     #[test]
-    fn the_line_is_quiet_where_nothing_is_to_be_said() {
-        let quiet = Shown {
-            none: true,
+    fn facts_and_no_words_decide_whether_there_is_a_line() {
+        assert_eq!(
+            Shown::default().line(),
+            None,
+            "it could do nothing, and did nothing"
+        );
+        let idle = Shown {
+            could_act: true,
             ..Shown::default()
         };
-        assert_eq!(quiet.line("The weather is fine."), None);
         assert_eq!(
-            quiet.line("Abandoned ships transcend."),
-            None,
-            "no claim hides in a longer word"
-        );
-        assert_eq!(
-            quiet.line("Done!").as_deref(),
+            idle.line().as_deref(),
             Some("Record: no action was taken for this answer.")
         );
-        let read = Shown::default();
-        assert_eq!(read.line("Done!"), None, "calls were made, and none had effects");
+        let read = Shown {
+            could_act: true,
+            read: names(&["look", "look"]),
+            ..Shown::default()
+        };
+        assert_eq!(
+            read.line().as_deref(),
+            Some("Record: no action was taken for this answer; read with: `look` (×2).")
+        );
         let shown = Shown {
             done: names(&["a", "b", "a"]),
             unknown: names(&["c"]),
+            read: names(&["look"]),
             ..Shown::default()
         };
         assert_eq!(
-            shown.line("").as_deref(),
+            shown.line().as_deref(),
             Some("Record: done: `a` (×2), `b`; outcome unknown: `c`.")
         );
         let many = Shown {
             done: names(&["a", "b", "c", "d", "e", "f", "g"]),
             ..Shown::default()
         };
-        assert!(many.line("").unwrap().ends_with("`e`, 2 more."));
+        assert!(many.line().unwrap().ends_with("`e`, 2 more."));
+    }
+
+    #[test]
+    fn a_verdict_is_said_and_so_is_that_there_is_none() {
+        let judged = |marks: Vec<usize>, failed: Option<&str>| Shown {
+            judged: Some(Judged {
+                by: "judge".to_owned(),
+                sentences: 3,
+                marks,
+                failed: failed.map(str::to_owned),
+            }),
+            ..Shown::default()
+        };
+        assert_eq!(judged(Vec::new(), None).line(), None);
+        assert_eq!(
+            judged(vec![4, 9], None).line().as_deref(),
+            Some("Record: 2 sentences are marked: this record does not support them.")
+        );
+        assert_eq!(
+            judged(Vec::new(), Some("the purse is empty")).line().as_deref(),
+            Some("Record: nothing was judged: the purse is empty.")
+        );
+        assert!(judged(vec![4], None).contradicts());
     }
 }

@@ -11,12 +11,14 @@ use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::content::ContentBlock;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::call::{Caller, Calls};
 use crate::catalog::{Described, Entry};
 use crate::output::Shown;
 use crate::ports::{Message, RunError, RunOutcome, ToolOffer};
 use crate::turn::Turn;
+use crate::world_model::{self, Fallback, Planned};
 
 /// Tools by which a model invokes skills are named `skill-NAME`.
 pub(crate) const PREFIX: &str = "skill-";
@@ -35,6 +37,10 @@ pub(crate) struct Ceiling {
     skill: Arc<str>,
     tools: Arc<[String]>,
     permissions: Option<Permissions>,
+    /// The policy that binds the skill's world model binds the skill.
+    policy: Option<Arc<str>>,
+    /// The skill has no plan: what holds instead.
+    fallback: Option<Fallback>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +52,8 @@ struct Permissions {
 }
 
 impl Ceiling {
-    /// The ceiling of a skill.
-    pub(crate) fn of(skill: &Skill) -> Self {
+    /// The ceiling of a skill, and the policy of the world model that it plans with.
+    pub(crate) fn of(skill: &Skill, policy: Option<Arc<str>>) -> Self {
         let permissions = skill.permissions.as_ref().map(|permissions| Permissions {
             network: permissions.network.unwrap_or(false),
             filesystem: permissions.filesystem.unwrap_or(SkillFilesystem::None),
@@ -57,7 +63,20 @@ impl Ceiling {
             skill: skill.name.as_str().into(),
             tools: needed(skill).collect(),
             permissions,
+            policy,
+            fallback: None,
         }
+    }
+
+    /// The same after its plan step.
+    pub(crate) fn planned(mut self, planned: Option<&Planned>) -> Self {
+        self.fallback = planned.and_then(|planned| planned.fallback);
+        self
+    }
+
+    /// The policy that calls under it must pass besides.
+    pub(crate) fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
     }
 
     /// The same ceiling under a composite tool, whose own call a person was asked about.
@@ -69,7 +88,7 @@ impl Ceiling {
     }
 
     /// The tool of this name may run.
-    fn has(&self, tool: &str) -> bool {
+    pub(crate) fn has(&self, tool: &str) -> bool {
         self.tools.iter().any(|own| own == tool)
     }
 
@@ -94,8 +113,12 @@ impl Ceiling {
                 list(&self.tools)
             ));
         }
+        let unplanned = self.unplanned(tool, described);
+        if unplanned.effect == Effect::Deny {
+            return unplanned;
+        }
         let Some(permissions) = self.permissions else {
-            return Verdict::allow();
+            return unplanned;
         };
         let reason = if described.may_reach_network() && !permissions.network {
             if described.reaches_network() {
@@ -120,9 +143,28 @@ impl Ceiling {
         } else if permissions.asks && !described.read_only() {
             return asking(&self.skill);
         } else {
-            return Verdict::allow();
+            return unplanned;
         };
         Verdict::deny(format!("the running skill `{}` {reason}", self.skill))
+    }
+
+    /// What holds for a call of a skill that has no plan.
+    fn unplanned(&self, tool: &Entry, described: &Described) -> Verdict {
+        let Some(fallback) = self.fallback.filter(|_| !described.read_only()) else {
+            return Verdict::allow();
+        };
+        let why = format!(
+            "the running skill `{}` has no plan of its world model, and `{}` is not said to be without effects",
+            self.skill, tool.name
+        );
+        match fallback {
+            Fallback::Conservative => Verdict::deny(why),
+            Fallback::Escalate => Verdict {
+                effect: Effect::Ask(Approval::default()),
+                reason: Some(why.into()),
+                ..Verdict::allow()
+            },
+        }
     }
 
     /// It judges by the places that a call's paths lead to.
@@ -162,7 +204,7 @@ fn list(names: &[String]) -> String {
 }
 
 /// Every tool that a skill needs: its `tools_required`, then those of its label.
-fn needed(skill: &Skill) -> impl Iterator<Item = String> {
+pub(crate) fn needed(skill: &Skill) -> impl Iterator<Item = String> {
     let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
     let named: Vec<String> = label.split_whitespace().map(str::to_owned).collect();
     skill.tools_required.iter().cloned().chain(named)
@@ -226,19 +268,27 @@ pub(crate) struct Joined {
     pub(crate) started_us: u64,
     /// The model was asked once more for its result.
     pub(crate) repaired: bool,
+    /// What its world model foretold.
+    pub(crate) planned: Option<Planned>,
     /// Tokens and results of the turn when it began.
     since: Option<(u64, usize)>,
 }
 
 impl Joined {
     /// From now on.
-    pub(crate) fn new(skill: Arc<Skill>, started_us: u64) -> Self {
+    pub(crate) fn new(skill: Arc<Skill>, started_us: u64, planned: Option<Planned>) -> Self {
         Self {
             skill,
             started_us,
             repaired: false,
+            planned,
             since: None,
         }
+    }
+
+    /// Results of the turn when it began.
+    pub(crate) fn results_before(&self) -> usize {
+        self.since.unwrap_or_default().1
     }
 
     /// Notes where the turn stands, once.
@@ -268,14 +318,7 @@ fn results(turn: &Turn) -> usize {
 /// What does not fit, for the model.
 pub(crate) fn result(schema: &Value, text: &str) -> Result<Value, String> {
     let validator = crate::catalog::validator(schema)?;
-    let parsed = |text: &str| serde_json::from_str::<Value>(text.trim()).ok(); // silent-ok: prose is an ordinary answer
-    let fenced = text.rsplit("```").nth(1).map(|block| {
-        let block = block.trim_start();
-        block.strip_prefix("json").unwrap_or(block)
-    });
-    let found = parsed(text)
-        .or_else(|| fenced.and_then(parsed))
-        .unwrap_or_else(|| Value::String(text.to_owned()));
+    let found = json_in(text).unwrap_or_else(|| Value::String(text.to_owned()));
     let faults: Vec<String> = validator
         .iter_errors(&found)
         .take(MAX_FAULTS)
@@ -295,6 +338,16 @@ pub(crate) fn result(schema: &Value, text: &str) -> Result<Value, String> {
     }
 }
 
+/// The JSON that a model's text is, or that its last fenced block holds.
+pub(crate) fn json_in(text: &str) -> Option<Value> {
+    let parsed = |text: &str| serde_json::from_str::<Value>(text.trim()).ok(); // silent-ok: prose is an ordinary answer
+    let fenced = text.rsplit("```").nth(1).map(|block| {
+        let block = block.trim_start();
+        block.strip_prefix("json").unwrap_or(block)
+    });
+    parsed(text).or_else(|| fenced.and_then(parsed))
+}
+
 /// How the model is asked once more.
 pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
     let schema = skill.output_schema.clone().unwrap_or_default();
@@ -305,12 +358,14 @@ pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
     )
 }
 
-/// A call of `skill-NAME`: its instructions, unless the agent or a skill that runs already lacks one of its tools.
-pub(crate) fn join(
+/// A call of `skill-NAME`: its instructions, unless the agent or a skill that runs already lacks one of its tools; and the plan of
+/// its world model, if it names one.
+pub(crate) async fn join(
     calls: &Calls,
     caller: &Caller,
     tool: &Entry,
     arguments: &Map<String, Value>,
+    cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
     let Some(skill) = &tool.joins else {
         return Err(RunError::Unavailable("it is not a skill".to_owned()));
@@ -340,10 +395,24 @@ pub(crate) fn join(
             )));
         }
     }
+    let mut content = vec![ContentBlock::text(instruction(skill, arguments))];
+    let purse = calls.purses.skill(&caller.purse, &skill.name, calls.scribe.now());
+    let site = world_model::Site {
+        calls,
+        caller,
+        skill,
+        purse: &purse,
+        cancel,
+    };
+    let planned = world_model::plan(site, arguments).await?;
+    let structured = planned.map(|(planned, text)| {
+        content.push(ContentBlock::text(text));
+        json!({ "plan": planned })
+    });
     Ok(RunOutcome {
-        content: vec![ContentBlock::text(instruction(skill, arguments))],
+        content,
         is_error: false,
-        structured: None,
+        structured,
         obtained: Obtained::in_process("skill"),
     })
 }

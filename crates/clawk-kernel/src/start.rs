@@ -41,6 +41,7 @@ use crate::swarm::{self, Peers};
 use crate::team::Team;
 use crate::tend;
 use crate::turn::{Effect, End};
+use crate::world_model;
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
@@ -137,6 +138,8 @@ fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
 /// Everything that keeps this agent from starting here, at once.
 fn check(parts: &Parts) -> Result<(), StartError> {
     let mut unserved = Purses::faults(&parts.manifest, &parts.options.budgets);
+    unserved.extend(world_model::faults(&parts.manifest));
+    unserved.extend(parts.options.planning.and_then(|limits| limits.fault()));
     for provider in &parts.manifest.providers {
         if !parts.providers.contains_key(&provider.name) {
             unserved.push(format!("provider `{}` is not connected", provider.name));
@@ -184,6 +187,14 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let carp = Carp::new(atlases, agent_id, Thread::of(root), scribe.clone())
         .map_err(|error| unserved(error.to_string()))?;
     let screens = Screens::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
+    if let Some(claims) = &options.claims
+        && manifest.provider(&claims.judge).is_none()
+    {
+        let name = &claims.judge;
+        return Err(unserved(format!(
+            "`claims.judge` names the provider `{name}`, which the manifest does not have"
+        )));
+    }
     let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
     // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
     let latest = journal.sessions(1).await?;
@@ -271,8 +282,10 @@ fn calls(
         origin: options.origin,
         suggestions: options.suggestions,
         audit_writable: options.audit_writable,
+        claims: options.claims,
         shown: options.shown,
         memories,
+        planning: options.planning,
         taped: options.swarm.taped,
     }
 }

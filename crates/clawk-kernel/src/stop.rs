@@ -17,11 +17,11 @@ use crate::ports::{Journal, JournalError, Scan};
 use crate::roles::Person;
 use crate::time::Clock;
 
-/// How far a stop goes. Ordered: a later one stops more.
+/// What a stop covers. The variants are ordered; a later one stops more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Nothing that reaches the network, and no command line, whose reach nobody knows.
+    /// Stops every tool that reaches the network, and every command line, because its reach is unknown.
     NoNetwork,
     /// No tool at all.
     NoTools,
@@ -332,7 +332,7 @@ pub(crate) async fn restore(brake: &Brake, scribe: &Scribe) -> Result<(), Journa
     Ok(())
 }
 
-/// What an operator does to an agent that does not run: its state directory alone is there.
+/// An order for an agent that does not run. It is written to the state directory.
 #[derive(Debug, Clone)]
 pub enum Order {
     /// Stop the next start.

@@ -87,7 +87,7 @@ pub struct SwarmView {
 }
 
 impl SwarmView {
-    /// Of a coordinator.
+    /// Makes the view from the state of a coordinator.
     #[must_use]
     pub fn of(coord: &Coord) -> Self {
         let (nodes, edges) = coord.graph();

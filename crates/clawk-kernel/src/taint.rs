@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::catalog::{Described, Entry};
 use crate::ports::Message;
 
-/// Origins whose text is somebody else's word.
+/// Origins whose text is not the user's own.
 pub(crate) fn is_foreign(origin: &str) -> bool {
     matches!(kind(origin), "web" | "peer" | "tool" | "file" | "memory")
 }

@@ -19,6 +19,7 @@ use crate::notice::{Notice, Stop, TurnEnd};
 use crate::ports::{Recorded, Scan, Usage};
 use crate::recover;
 use crate::session::{self, Sessions};
+use crate::shown::{self, Shown};
 use crate::time::Timestamp;
 use crate::watch::Watcher;
 use told::{ClientCall, Talk, Told};
@@ -157,6 +158,7 @@ async fn follow(
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
     let (mut mine, mut text, mut calls) = (false, String::new(), Vec::new());
+    let (mut found, mut missed) = (None, false);
     loop {
         let notice = tokio::select! {
             biased;
@@ -171,6 +173,8 @@ async fn follow(
             Notice::TurnStarted { message } => mine = *message == place.message,
             Notice::Said(said) if mine => text.clone_from(said),
             Notice::Handed(call) if mine => calls.push(call.clone()),
+            Notice::Shown(shown, _) if mine => found = Some(shown.clone()),
+            Notice::Missed(_) => missed = true,
             _ => {}
         }
         if mine || matches!(notice, Notice::Missed(_)) {
@@ -188,8 +192,13 @@ async fn follow(
                 TurnEnd::Answered | TurnEnd::Cancelled => None,
                 TurnEnd::Failed(reason) => Some(reason),
             };
+            // What did not fit into the watcher's queue is in the record.
+            if found.is_none() && missed {
+                found = self::shown(sessions, place.session, place.message).await?;
+            }
             return Ok(Told {
                 calls,
+                shown: found,
                 ..told(place, text, stop, reason, usage)
             });
         }
@@ -205,8 +214,20 @@ fn told(place: &Ids, text: String, stop: Stop, reason: Option<String>, usage: Us
         calls: Vec::new(),
         stop,
         reason,
+        shown: None,
         usage,
     }
+}
+
+/// What the record says of a turn, where it has something to say.
+async fn shown(
+    sessions: &Sessions,
+    session: SessionId,
+    message: MessageId,
+) -> Result<Option<Shown>, KernelError> {
+    let journal = &**sessions.scribe.journal();
+    let record = shown::of(journal, session, message, None, false).await?;
+    Ok(Some(record.shown()).filter(|shown| shown.line().is_some()))
 }
 
 /// What came, or comes, of a message that was taken before.
@@ -277,9 +298,16 @@ async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<
             record.read(event, place);
         }
         if !full {
-            return Ok(record);
+            break;
         }
     }
+    if let Some(end) = &mut record.end
+        && let Some(shown) = shown(sessions, session, place.message).await?
+    {
+        end.text = shown.marked(&end.text);
+        end.shown = Some(shown);
+    }
+    Ok(record)
 }
 
 impl Record {
@@ -333,7 +361,7 @@ impl Record {
     }
 }
 
-/// How a message stands.
+/// The state of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     /// Its conversation.

@@ -163,7 +163,7 @@ impl Team {
         look(&self.lock().coord)
     }
 
-    /// Lets the coordinator decide, and queues what it decided; whoever waits on the receiver knows it durable.
+    /// Lets the coordinator decide, and queues the decision. The receiver completes when the decision is durable.
     pub(crate) fn act<E>(
         &self,
         asked: Option<&Asked>,

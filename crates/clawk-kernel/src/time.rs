@@ -115,7 +115,8 @@ pub trait Clock: Send + Sync + fmt::Debug {
         ms
     }
 
-    /// Ends when `question` has waited for `ms` milliseconds from now. Only a replay knows before that nobody will answer.
+    /// Completes when `question` has waited for `ms` milliseconds from now. A replay completes earlier, if the record has no
+    /// answer.
     fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> Later<'a, ()> {
         let _ = question;
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))

@@ -11,7 +11,7 @@ use guard::{Finding, Trail, call_digest};
 
 pub use guard::{Bounds, MAX_REPEATS, MAX_STEPS, Stopped};
 
-/// What happened.
+/// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The model answered.
@@ -55,7 +55,7 @@ pub(crate) fn not_run(raw: &str) -> String {
 const HANDED: &str =
     "The client that asked runs this call itself. Its result comes with the next message, as data.";
 
-/// What is to be done next.
+/// An output of the state machine: the driver performs it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask the model with [`Turn::messages`].
@@ -173,7 +173,7 @@ impl Turn {
         }
     }
 
-    /// The calls of the model's last answer that come behind the one under way, in order.
+    /// The calls of the model's last answer that follow the current one, in order.
     pub fn ahead(&self) -> impl ExactSizeIterator<Item = &ToolUse> {
         self.queue.iter()
     }
@@ -196,7 +196,7 @@ impl Turn {
         self.usage
     }
 
-    /// What the agent has said last.
+    /// The last text of the agent in this turn.
     #[must_use]
     pub fn said(&self) -> &str {
         &self.said

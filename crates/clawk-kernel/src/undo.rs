@@ -1,4 +1,4 @@
-//! What an undo says in the record: a person's act, beside the session whose calls it takes back.
+//! The events of an undo. A person undoes calls; the events are in the session of these calls.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct Undoing {
     id: Uuid,
 }
 
-/// What it comes to.
+/// The totals of an undo.
 #[derive(Debug, Clone, Copy)]
 pub struct Sums<'a> {
     /// Who does it.

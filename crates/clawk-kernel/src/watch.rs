@@ -21,7 +21,11 @@ const SLOW_MS: u64 = 1_000;
 
 /// The way to all watchers of a session; without a session, notices go nowhere.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Notices(Option<Arc<Mutex<Vec<Weak<Queue>>>>>);
+pub(crate) struct Notices {
+    watchers: Option<Arc<Mutex<Vec<Weak<Queue>>>>>,
+    /// No pieces of text go this way.
+    whole: bool,
+}
 
 /// One watcher's end: a surface that is told what happens in a session. Dropped, it holds nothing up any more.
 #[derive(Debug)]
@@ -54,13 +58,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Notices {
     /// A session's, with no watcher yet.
     pub(crate) fn new() -> Self {
-        Self(Some(Arc::default()))
+        Self {
+            watchers: Some(Arc::default()),
+            whole: false,
+        }
+    }
+
+    /// The same without pieces of text: whoever watches gets whole texts alone.
+    pub(crate) fn whole(&self) -> Self {
+        Self {
+            watchers: self.watchers.clone(),
+            whole: true,
+        }
     }
 
     /// A new watcher; it is told what happens from now on, until `over`.
     pub(crate) fn watch(&self, over: CancellationToken) -> Watcher {
         let queue = Arc::new(Queue::default());
-        if let Some(watchers) = &self.0 {
+        if let Some(watchers) = &self.watchers {
             let mut watchers = lock(watchers);
             watchers.retain(|known| known.strong_count() > 0);
             watchers.push(Arc::downgrade(&queue));
@@ -69,13 +84,13 @@ impl Notices {
     }
 
     fn queues(&self) -> Vec<Arc<Queue>> {
-        let watchers = self.0.as_ref().map(|watchers| lock(watchers));
+        let watchers = self.watchers.as_ref().map(|watchers| lock(watchers));
         watchers.map_or_else(Vec::new, |known| known.iter().filter_map(Weak::upgrade).collect())
     }
 
     /// Somebody watches.
     pub(crate) fn attached(&self) -> bool {
-        let watchers = self.0.as_ref().map(|watchers| lock(watchers));
+        let watchers = self.watchers.as_ref().map(|watchers| lock(watchers));
         watchers.is_some_and(|known| known.iter().any(|watcher| watcher.strong_count() > 0))
     }
 
@@ -98,6 +113,9 @@ impl Notices {
 
     /// A piece of text; missed by those who are behind: [`Notice::Said`] has it all.
     pub(crate) fn delta(&self, text: &str) {
+        if self.whole {
+            return;
+        }
         for queue in self.queues() {
             queue.delta(text);
         }

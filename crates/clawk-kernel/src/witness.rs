@@ -42,7 +42,7 @@ impl Fact {
     }
 }
 
-/// What stood at a path.
+/// The state of a path at the time of the look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -180,7 +180,7 @@ pub fn file(path: &Path) -> Seen {
     }
 }
 
-/// Where programs are looked for.
+/// How programs are searched for: the search path, the folder of relative names, and what the sandbox shows.
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'a> {
     /// A `PATH`; the launcher's own where there is none.
@@ -224,7 +224,7 @@ fn content_of(identity: &str) -> Option<String> {
     }
 }
 
-/// Looks at the program that `name` stands for: a path, or a name that is looked up.
+/// Takes the fingerprint of a program. `name` is a path, or a name to look up in the search path.
 #[must_use]
 pub fn program(name: &str, search: Search<'_>) -> Vec<Fact> {
     let found = find(name, search);
@@ -238,7 +238,7 @@ pub fn program(name: &str, search: Search<'_>) -> Vec<Fact> {
     facts
 }
 
-/// The file that a program's name stands for, where what the plan encloses finds it.
+/// The file of a program, found as the sandbox would find it. `None` if there is none.
 #[must_use]
 pub fn find(name: &str, search: Search<'_>) -> Option<PathBuf> {
     let Search {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// How strongly a tool is kept apart, weakest first.
+/// The isolation of a tool, the weakest level first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -42,7 +42,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Whose code ran. A level says how a program is kept apart; what starts no program has none to speak of.
+/// The kind of code that ran. Only a program has a sandbox level; a built-in or a remote endpoint has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Whose {

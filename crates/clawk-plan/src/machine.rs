@@ -1,4 +1,4 @@
-//! What a virtual machine can serve of a plan: known without one.
+//! Checks which plans a virtual machine can serve, without starting one.
 
 use crate::level::{Level, Refusal};
 use crate::plan::{NetworkMode, Plan};
@@ -9,7 +9,7 @@ pub const KERNEL_MB: u64 = 192;
 /// The most memory of a machine, in MiB: the memory is one file of the box, and no file of a box is larger.
 const LARGEST_MB: u64 = 2047;
 
-/// Whether a machine can do what the plan asks.
+/// Checks that a virtual machine can serve the plan.
 ///
 /// # Errors
 /// Names what the machine can't do, and the cure.

@@ -81,7 +81,7 @@ impl Filesystem {
         self.own = own.into_iter().collect();
     }
 
-    /// Whether this is one of the agent's own files, or lies in an own folder, as far as names tell.
+    /// Tells whether this path is one of the agent's own files or lies in an own folder. Compares names only.
     #[must_use]
     pub fn keeps(&self, absolute: &Path) -> bool {
         self.own.iter().any(|own| absolute.starts_with(own))
@@ -121,7 +121,7 @@ impl Filesystem {
     }
 }
 
-/// Judges changes: by real names, and by which file it is.
+/// Judges changes of files by their real names and by their identity.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Kept {
     /// Sorted, those above before those below.
@@ -136,7 +136,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What stands at these names now.
+    /// Takes the current state of these paths.
     pub fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
         for mut way in own.iter().map(|path| trail(path)) {

@@ -1,4 +1,4 @@
-//! What a Sandbox primitive asks for, with every default filled in. Pure.
+//! The plan of a Sandbox primitive, with every default filled in. Pure.
 
 mod denied;
 mod inside;

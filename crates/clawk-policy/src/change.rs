@@ -21,7 +21,7 @@ const MAX_TRIES: usize = 300;
 /// Suggestions per outcome.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// What a verdict comes to for the caller.
+/// The outcome of a verdict for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// The call goes on, audited or not.
@@ -288,7 +288,7 @@ impl Situation {
         }
     }
 
-    /// For every other outcome the smallest changes that lead to it, checked; first the one that touches least.
+    /// The smallest changes that lead to each other outcome. Each change was tried; the smallest one is first.
     #[must_use]
     pub fn changes(&self, subject: &Subject<'_>) -> Vec<Change> {
         let Some(now) = self.decide(subject) else {

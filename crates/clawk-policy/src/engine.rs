@@ -52,7 +52,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What the agent has used up in the current day.
+/// The usage of the agent in the current UTC day.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageView {
     /// Tokens, input and output.
@@ -211,7 +211,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// What is closed to both: for a process that serves several tools.
+    /// The paths that are closed to both tools, for a process that serves several tools.
     #[must_use]
     pub fn shared(mut self, other: &Self) -> Self {
         self.denied.retain(|root| other.denied.contains(root));
@@ -432,7 +432,7 @@ impl Engine {
         closed
     }
 
-    /// What the author of the policies should know: rules that can never decide, conditions that nothing understands.
+    /// Warnings for the author of the policies: rules that can never decide, and unknown conditions.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
@@ -443,7 +443,7 @@ impl Engine {
         &self.all.index
     }
 
-    /// How many rules there are.
+    /// The number of rules.
     #[must_use]
     pub const fn rule_count(&self) -> usize {
         self.all.rules.len()

@@ -22,7 +22,7 @@ use fold::Folded;
 /// How deep wrappings are opened: base64 within base64.
 const MAX_DEPTH: u8 = 2;
 
-/// What such a text tries.
+/// The goal of a suspected injection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// Take back what the operator said.
@@ -54,7 +54,7 @@ impl Family {
     }
 }
 
-/// Where such a phrase stands, and how it was dressed.
+/// A suspicious phrase: its position, and how it was hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hit {
     /// What it tries.

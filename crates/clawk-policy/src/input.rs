@@ -14,7 +14,7 @@ const MAX_BLANKS: usize = 200;
 /// So many joiners in one text are what scripts and emoji need; more hide something.
 const MAX_JOINERS: usize = 64;
 
-/// What is wrong with a text.
+/// A fault of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// Larger than `max_size_bytes`.
@@ -80,7 +80,7 @@ enum Encoding {
     Utf8,
 }
 
-/// What is asked of a text. Empty: nothing.
+/// The requirements for a text. Empty rules accept every text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     max_size_bytes: Option<u64>,

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Subject};
 use crate::explain::{Explanation, Step};
 use crate::verdict::{Verdict, autonomy};
 
-/// What narrows a call beside the rules.
+/// The layers that narrow a call besides the rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Layers<'a> {
     /// The identity's autonomy.

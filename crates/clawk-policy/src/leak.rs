@@ -26,7 +26,7 @@ pub const MAX_SECRET_BYTES: usize = 16 * 1024;
 /// How far before a secret's first byte its recognition may look, bytes.
 const LOOK_BEHIND: usize = 512;
 
-/// Where a secret is, and of which kind.
+/// The position and the kind of a found secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leak {
     /// What it is.
@@ -37,7 +37,7 @@ pub struct Leak {
     pub end: usize,
 }
 
-/// What kind of secret was found.
+/// The kind of a found secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A value that is known here, by the name of its reference.
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// What stands in the place of the secret.
+    /// The text that replaces the secret.
     #[must_use]
     pub fn mark(&self) -> String {
         match self {
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// How many secrets of each kind were found.
+/// The number of found secrets by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<&'static str, usize>);
 
@@ -136,7 +136,7 @@ impl Scanner {
         }
     }
 
-    /// How many shapes of well-known keys there are; the manifest's `patterns` asks for at least so many.
+    /// The number of known key formats. The manifest's `patterns` may ask for at most this many.
     #[must_use]
     pub fn shape_count() -> usize {
         shapes::count()
@@ -159,7 +159,8 @@ impl Scanner {
         self.shapes.then(|| shapes::vast(text)).flatten()
     }
 
-    /// Names of known values that are too short or too plain to be looked for: they would hide ordinary text.
+    /// The names of known values that clawk does not search for. They are too short or too plain, so they would hide ordinary
+    /// text.
     #[must_use]
     pub fn passed_over(&self) -> &[Arc<str>] {
         self.known.passed_over()
@@ -248,14 +249,14 @@ impl Scanner {
         }
     }
 
-    /// What is in a JSON value's texts and keys; nothing is changed.
+    /// Counts the secrets in the texts and keys of a JSON value. Changes nothing.
     #[must_use]
     pub fn tally_json(&self, value: &Value) -> Tally {
         let mut copy = value.clone();
         self.redact_json(&mut copy)
     }
 
-    /// What is in a text.
+    /// Counts the secrets in a text.
     #[must_use]
     pub fn tally(&self, text: &str) -> Tally {
         let mut tally = Tally::default();

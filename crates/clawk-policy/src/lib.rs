@@ -1,4 +1,4 @@
-//! What may happen: policy rules and autonomy, decided on values and explained.
+//! Decides what an agent may do, from policy rules and the autonomy, and explains every decision.
 //!
 //! *Owns:* the compiled rule set, first-match decisions and their order of strictness, `path_within`, explanations, warnings.
 //! *Depends on:* clawk-manifest's validated Policy; nothing that waits.

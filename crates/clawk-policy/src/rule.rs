@@ -10,7 +10,7 @@ use crate::explain::WhyNot;
 use crate::glob::Name;
 use crate::verdict::{Effect, Verdict};
 
-/// What kind of thing a rule speaks about (R11).
+/// What a rule applies to (R11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Any tool call.

@@ -4,7 +4,7 @@ use clawk_manifest::model::{self, Detection, InjectionAction, ScanAction, ScanSc
 
 use crate::{injection, input, leak};
 
-/// What is screened, and what happens then. Of several policies, the strictest word holds for everything.
+/// What clawk screens, and what it does with findings. If several policies apply, the strictest setting holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Screen {
     /// For text that comes in.
@@ -13,7 +13,7 @@ pub struct Screen {
     pub secrets_in: Option<ScanAction>,
     /// What happens to secrets in results and errors; `None`: only values that are known here are looked for.
     pub secrets_out: Option<ScanAction>,
-    /// How injected prompts are looked for.
+    /// How clawk searches for injected prompts.
     pub injection: Option<Injection>,
 }
 
@@ -29,7 +29,7 @@ pub struct Injection {
 }
 
 impl Screen {
-    /// What these policies ask together.
+    /// Combines the settings of these policies.
     ///
     /// # Errors
     /// Something that can't be served: an encoding or an engine that is not known, more patterns than there are.

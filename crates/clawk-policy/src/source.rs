@@ -1,4 +1,4 @@
-//! From the manifest's validated Policy to compiled rules, and what the author is told about them.
+//! Compiles the manifest's validated Policy to rules, and warns the author about faulty ones.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};

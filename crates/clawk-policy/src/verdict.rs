@@ -6,12 +6,12 @@ use std::sync::Arc;
 use clawk_manifest::model::Autonomy;
 pub use clawk_manifest::model::TimeoutDefault;
 
-/// How a person is to be asked.
+/// How clawk asks a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Approval {
     /// How long the question stands, milliseconds.
     pub timeout_ms: u64,
-    /// What happens when nobody answers.
+    /// The decision if no person answers in time.
     pub default_if_timeout: TimeoutDefault,
 }
 

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::ToSql;
@@ -32,6 +33,8 @@ pub(crate) struct Target {
     pub(crate) server: String,
     timeout: Duration,
     begin: String,
+    /// Where connections live; empty: where they are asked for.
+    pub(crate) runtime: Arc<OnceLock<Handle>>,
 }
 
 impl fmt::Debug for Target {
@@ -102,11 +105,26 @@ impl Target {
             server,
             timeout: options.connect_timeout,
             begin,
+            runtime: Arc::default(),
         })
     }
 
     /// A new connection.
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
+        let Some(runtime) = self.runtime.get() else {
+            return self.connect_here().await;
+        };
+        let target = self.clone();
+        match spawn_on(runtime, async move { target.connect_here().await }).await {
+            Ok(connected) => connected,
+            Err(error) => Err(Failure::Away {
+                server: self.server.clone(),
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    async fn connect_here(&self) -> Result<Session, Failure> {
         let away = |why: String| Failure::Away {
             server: self.server.clone(),
             why,
@@ -141,6 +159,18 @@ impl Target {
 )]
 fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
+}
+
+/// A connection in the making; it ends by its deadline.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "bounded by the connection's deadline, and awaited by whoever asked"
+)]
+fn spawn_on<T: Send + 'static>(
+    runtime: &Handle,
+    task: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    runtime.spawn(task)
 }
 
 /// With what would mend it, where that is known.

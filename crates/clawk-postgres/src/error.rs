@@ -45,7 +45,7 @@ impl From<tokio_postgres::Error> for Failure {
 
 impl Failure {
     /// The words for a person.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Away { server, why } => {
                 format!("the PostgreSQL server at {server} can't be used: {why}")
@@ -65,6 +65,22 @@ impl Failure {
             ),
             Self::Entry { reason, .. } => reason.clone(),
             Self::Schema(why) => why.clone(),
+        }
+    }
+
+    /// The server is gone or on its way: the same again may succeed soon. Nothing was written, but for [`Self::Unknown`].
+    pub(crate) fn is_away(&self) -> bool {
+        match self {
+            Self::Away { .. } | Self::Late { .. } | Self::Unknown(_) => true,
+            Self::Database(error) => match error.code() {
+                None => true,
+                // The connection, a shutdown, and a server that has become a standby.
+                Some(state) => {
+                    let code = state.code();
+                    code.starts_with("08") || code.starts_with("57P") || code == "25006"
+                }
+            },
+            Self::Busy { .. } | Self::Conflict(_) | Self::Entry { .. } | Self::Schema(_) => false,
         }
     }
 

@@ -1,9 +1,10 @@
-//! Memory stores on a PostgreSQL server.
+//! Memory stores and a whole agent's state on a PostgreSQL server.
 //!
-//! *Owns:* connections to the server (TLS, deadlines, a bounded pool), our schema there and its migrations, memory stores in it.
-//! *Depends on:* the kernel's memory port, `clawk-recall` for ranking and compaction, tokio-postgres.
-//! *Must not know:* RPC, policy, what an entry means, where the password comes from.
-//! *Start reading at:* [`Database`], then `memory`.
+//! *Owns:* connections to the server (TLS, deadlines, a bounded pool), our schema there and its migrations, memory stores in it, the
+//! journal and the lease of a state.
+//! *Depends on:* the kernel's ports, `clawk-trace` for the chain, `clawk-recall` for ranking and compaction, tokio-postgres.
+//! *Must not know:* RPC, policy, what an entry means, where the password comes from, who signs.
+//! *Start reading at:* [`Database`], then `memory`; [`PgState`], then `state::writer`.
 //!
 //! ```text
 //! one call ─► a place in the pool ─► BEGIN · lock the part · read, write · COMMIT ─► the connection goes back
@@ -15,9 +16,14 @@ mod memory;
 mod migrate;
 mod options;
 mod pool;
+mod state;
 mod tls;
 
 pub use error::SetupError;
 pub use memory::PgMemory;
 pub use options::{Options, TlsMode};
 pub use pool::Database;
+pub use state::{
+    Event, Gone, HostSeen, Info, KeptHead, LeaseSeen, License, PgJournal, PgReader, PgState, PgStateError,
+    Removal, Sent, Serving, ToSign, Which,
+};

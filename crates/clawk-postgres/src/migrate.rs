@@ -7,7 +7,7 @@ use crate::error::Failure;
 const LOCK: i64 = 0x0063_6c61_776b;
 
 /// Each step once, in order; a step that was released is never changed.
-const STEPS: [&str; 1] = [MEMORY];
+const STEPS: [&str; 2] = [MEMORY, STATE];
 
 /// Memory: parts, entries with their words, vectors, and what compaction set aside.
 const MEMORY: &str = "
@@ -35,6 +35,57 @@ CREATE TABLE memory_aside (
   metadata text, at bigint NOT NULL, mark text NOT NULL, whose bigint NOT NULL, instead text NOT NULL, since bigint NOT NULL);
 CREATE INDEX memory_aside_id ON memory_aside (part, id);
 CREATE INDEX memory_aside_instead ON memory_aside (part, instead);
+";
+
+/// An agent's state: the journal with its chains, contents, boxes, sums, and who holds the lease. Texts that come from outside are
+/// `bytea`, because they may hold a NUL, which `text` refuses. `journal` is one row: whoever commits locks it, so rows of `events`
+/// are numbered without gaps, in the order of their commits.
+const STATE: &str = "
+CREATE TABLE journal (
+  id int PRIMARY KEY CHECK (id = 1), last_row bigint NOT NULL, commits bigint NOT NULL, agent text, moved bytea);
+INSERT INTO journal VALUES (1, 0, 0, NULL, NULL);
+CREATE TABLE hosts (host text PRIMARY KEY, pid bigint NOT NULL, seen timestamptz NOT NULL, key text);
+CREATE TABLE leases (session text PRIMARY KEY, host text NOT NULL, epoch bigint NOT NULL, expires timestamptz NOT NULL);
+CREATE TABLE sessions (
+  session bytea PRIMARY KEY, trace_id bytea NOT NULL, events bigint NOT NULL, head bytea NOT NULL, started bigint NOT NULL,
+  last bigint NOT NULL, verified bigint NOT NULL DEFAULT 0, verified_hash bytea);
+CREATE INDEX sessions_last ON sessions (last);
+CREATE INDEX sessions_unverified ON sessions (session) WHERE verified <> events;
+CREATE TABLE events (
+  row bigint PRIMARY KEY, session bytea NOT NULL, sequence bigint NOT NULL, at bigint NOT NULL, kind text NOT NULL,
+  event_id bytea NOT NULL, span bytea NOT NULL, parent bytea, payload text NOT NULL, hash bytea NOT NULL, content_digest bytea);
+CREATE UNIQUE INDEX events_chain ON events (session, sequence);
+CREATE INDEX events_kind ON events (kind, row);
+CREATE INDEX events_content ON events (content_digest) WHERE content_digest IS NOT NULL;
+CREATE TABLE contents (digest bytea PRIMARY KEY, bytes bytea NOT NULL);
+CREATE TABLE inbox (
+  n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message bytea NOT NULL UNIQUE, session bytea NOT NULL, state text NOT NULL,
+  reason bytea);
+CREATE INDEX inbox_open ON inbox (n) WHERE state = 'open';
+CREATE TABLE answers (key bytea PRIMARY KEY, row bigint NOT NULL, at bigint NOT NULL);
+CREATE INDEX answers_at ON answers (at);
+CREATE TABLE conversations (
+  channel bytea NOT NULL, conversation bytea NOT NULL, sender bytea NOT NULL, session bytea NOT NULL,
+  PRIMARY KEY (channel, conversation, sender));
+CREATE TABLE platform_ids (
+  channel bytea NOT NULL, id bytea NOT NULL, message bytea NOT NULL, session bytea NOT NULL, until bigint NOT NULL,
+  PRIMARY KEY (channel, id));
+CREATE INDEX platform_ids_until ON platform_ids (until);
+CREATE TABLE outbox (
+  n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message bytea NOT NULL UNIQUE, session bytea NOT NULL, channel bytea NOT NULL,
+  conversation bytea NOT NULL, sender bytea NOT NULL, reply_to bytea, text bytea, at bigint NOT NULL, attempts bigint NOT NULL,
+  next_at bigint NOT NULL, doubt boolean NOT NULL, dead boolean NOT NULL, reason bytea);
+CREATE INDEX outbox_owed ON outbox (channel, conversation, n) WHERE NOT dead;
+CREATE TABLE spent (
+  hour bigint NOT NULL, purse bytea NOT NULL, tokens bigint NOT NULL, cost_microusd bigint NOT NULL, busy_ms bigint NOT NULL,
+  calls bigint NOT NULL, bytes_out bigint NOT NULL, PRIMARY KEY (hour, purse));
+CREATE TABLE effects_open (
+  n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, request text NOT NULL, session bytea NOT NULL, tool bytea NOT NULL,
+  parameters bytea NOT NULL, at bigint NOT NULL, UNIQUE (request, session, parameters));
+CREATE TABLE heads (
+  size bigint PRIMARY KEY, root bytea NOT NULL, peaks bytea NOT NULL, at bigint NOT NULL, lines text NOT NULL);
+CREATE TABLE deliveries (place text PRIMARY KEY, size bigint NOT NULL, failures bigint NOT NULL, error bytea);
+CREATE TABLE marks (name text PRIMARY KEY, value bigint NOT NULL);
 ";
 
 /// What the server can do beyond plain SQL.
@@ -67,6 +118,34 @@ pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> 
     }
 }
 
+/// For whoever only reads: the schema is there, and not of a later version.
+///
+/// # Errors
+/// It is not.
+pub(crate) async fn check(session: &Session, schema: &str) -> Result<(), Failure> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'journal')";
+    let there: bool = session.value(sql, &[&schema]).await?;
+    if !there {
+        return Err(Failure::Schema(format!(
+            "there is no agent's state in the schema `{schema}` of this database"
+        )));
+    }
+    let done: i32 = session
+        .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
+        .await?;
+    known(done, schema)
+}
+
+fn known(done: i32, schema: &str) -> Result<(), Failure> {
+    let known = i32::try_from(STEPS.len()).unwrap_or(i32::MAX);
+    if done > known {
+        return Err(Failure::Schema(format!(
+            "the schema `{schema}` was made by a later version of clawk (step {done}; this version knows {known}): use that version"
+        )));
+    }
+    Ok(())
+}
+
 async fn migrate(session: &Session, schema: &str) -> Result<(), Failure> {
     session.run("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let there: bool = session
@@ -85,12 +164,7 @@ async fn migrate(session: &Session, schema: &str) -> Result<(), Failure> {
     let done: i32 = session
         .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
         .await?;
-    let known = i32::try_from(STEPS.len()).unwrap_or(i32::MAX);
-    if done > known {
-        return Err(Failure::Schema(format!(
-            "the schema `{schema}` was made by a later version of clawk (step {done}; this version knows {known}): use that version"
-        )));
-    }
+    known(done, schema)?;
     for (number, step) in (1..).zip(STEPS).skip_while(|(number, _)| *number <= done) {
         session.batch(step).await?;
         session

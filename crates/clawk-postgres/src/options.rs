@@ -33,6 +33,8 @@ pub struct Options {
     pub operation_timeout: Duration,
     /// Use the extension `vector` where the database has it, or lets us add it.
     pub pgvector: bool,
+    /// The server is asked, and never told: nothing is migrated, and a replica will do.
+    pub read_only: bool,
 }
 
 /// Who the server must prove to be.
@@ -61,6 +63,7 @@ impl Options {
             connect_timeout: Duration::from_secs(5),
             operation_timeout: Duration::from_secs(10),
             pgvector: true,
+            read_only: false,
         }
     }
 

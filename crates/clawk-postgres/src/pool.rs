@@ -110,10 +110,55 @@ impl Database {
             self.idle().clear();
         }
         let session = shared.target.connect().await?;
-        let prepare = || migrate::prepare(&session, &shared.options.schema, shared.options.pgvector);
+        let prepare = || async {
+            let schema = &shared.options.schema;
+            if shared.options.read_only {
+                return migrate::check(&session, schema)
+                    .await
+                    .map(|()| Extension::default());
+            }
+            migrate::prepare(&session, schema, shared.options.pgvector).await
+        };
         shared.ready.get_or_try_init(prepare).await?;
         session.batch(mode.begin()).await?;
         Ok(self.transaction(session, place))
+    }
+
+    /// One transaction with its deadline.
+    pub(crate) async fn read<T>(
+        &self,
+        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let operation = async {
+            let tx = self.begin(Mode::Read).await?;
+            let done = work(&tx).await;
+            tx.end(done).await
+        };
+        self.within(operation).await
+    }
+
+    /// The same for what writes.
+    pub(crate) async fn write<T>(
+        &self,
+        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let operation = async {
+            let tx = self.begin(Mode::Write).await?;
+            let done = work(&tx).await;
+            tx.end(done).await
+        };
+        self.within(operation).await
+    }
+
+    /// The same database, whose connections live on this runtime whoever asks: one that blocks its thread still gets its answer.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on(mut options: Options, env: &Env, runtime: tokio::runtime::Handle) -> Result<Self, SetupError> {
+        options.pgvector &= !options.read_only;
+        let made = Self::new(options, env)?;
+        let _first = made.shared.target.runtime.set(runtime);
+        Ok(made)
     }
 
     fn transaction(&self, session: Session, place: OwnedSemaphorePermit) -> Transaction {

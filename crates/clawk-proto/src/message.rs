@@ -152,6 +152,9 @@ pub struct SendResult {
     /// Why it could not be finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What the turn did by the record, with one line for people as `text`; absent where the record has nothing to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<serde_json::Value>,
     /// What it took.
     pub usage: Tokens,
 }

@@ -1,4 +1,4 @@
-//! How a request proves who sends it.
+//! Authentication of requests to providers.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! What went wrong, before it is told to the kernel.
+//! Faults of an attempt, before they become errors of the kernel.
 
 use clawk_egress::EgressError;
 use clawk_kernel::ports::FaultKind;

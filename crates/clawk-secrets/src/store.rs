@@ -84,7 +84,9 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Others than the owner may read or change the store's file.
-    #[error("secrets store file `{path}` has mode {mode:04o}: others may touch it; run `chmod 600 {path}`")]
+    #[error(
+        "secrets store file `{path}` has mode {mode:04o}: other users can access it; run `chmod 600 {path}`"
+    )]
     Permissions {
         /// The file.
         path: PathBuf,

@@ -11,7 +11,7 @@ use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 /// The longest token that is looked at, bytes.
 const MAX_TOKEN_BYTES: usize = 1_024;
 
-/// What a token may do. `admin` may everything, and sees every session.
+/// A right of a token. `admin` includes all other rights and sees every session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -97,7 +97,7 @@ impl Token {
         Self::new(name, Sha256::digest(text.as_bytes()).into(), scopes)
     }
 
-    /// Whose it is: sessions belong to this name.
+    /// The name of the client. Sessions belong to this name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -145,7 +145,7 @@ impl Tokens {
     }
 }
 
-/// What a client may do, and by which name it is known.
+/// The rights of a client and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
     name: Arc<str>,

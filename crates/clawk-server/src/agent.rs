@@ -1,4 +1,4 @@
-//! Where agents come from: the binary implements [`AgentFactory`], `claw.initialize` uses it.
+//! Makes agents: the binary implements [`AgentFactory`], and `claw.initialize` uses it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

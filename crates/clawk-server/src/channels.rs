@@ -1,4 +1,4 @@
-//! What a host needs of its agent's channels: requests to `/channels/NAME` go to them, and orders about them.
+//! The host's view of its agent's channels: they get requests at `/channels/NAME`, and orders.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use http::{Request, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// What answers a request to `/channels/NAME`.
+/// The body of an answer to a request at `/channels/NAME`.
 #[derive(Debug)]
 pub enum HookBody {
     /// All of it.

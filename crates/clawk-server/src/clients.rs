@@ -18,7 +18,7 @@ use crate::transport::outbox::{Outbox, Queue};
 
 /// A client that says nothing for so long is forgotten: its CKP session ends.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3_600);
-/// Letters that wait for one client's connection; whoever brings more waits.
+/// The queue of messages for one client's connection. If it is full, the sender waits.
 const WAITING: usize = 64;
 
 /// One message and where its answer goes.
@@ -33,7 +33,7 @@ pub(crate) struct Letter {
 /// When a client's connection ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// After [`SILENCE`] without a letter while nobody listens.
+    /// [`SILENCE`] passed without a message and without a listener.
     Silent,
     /// So, and with `claw.shutdown`.
     SilentOrShutDown,
@@ -84,7 +84,8 @@ impl Client {
         }
     }
 
-    /// Hands a letter over; waits while the connection is behind. `false`: its session has ended, and nobody read it.
+    /// Hands a message over; waits while the queue is full. Returns `false` if the session has ended and the message was not
+    /// read.
     pub(crate) async fn send(&self, letter: Letter) -> bool {
         self.letters.send(letter).await.is_ok()
     }

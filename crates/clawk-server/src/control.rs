@@ -45,7 +45,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens on `control.sock` (0600) in the state directory. A file left over by a process that is no more is replaced.
+    /// Listens on `control.sock` (mode 0600) in the state directory. Replaces the file of a process that has ended.
     ///
     /// # Errors
     /// Another process answers there (`AddrInUse`), or the socket can't be made.

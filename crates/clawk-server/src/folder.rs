@@ -40,7 +40,7 @@ const TAKEN: &str = ".taken";
 /// How often the archive is pruned, in files.
 const PRUNE_EVERY: usize = 256;
 
-/// How the folder is served.
+/// Settings of the folder door.
 #[derive(Debug, Clone)]
 pub struct FolderOptions {
     /// With which role its messages come in.
@@ -55,7 +55,7 @@ pub struct FolderOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Anybody on this machine could write messages.
-    #[error("everybody may write into `{}`; take that right away: `chmod o-w`", .0.display())]
+    #[error("every user may write into `{}`; remove this right with `chmod o-w`", .0.display())]
     Open(PathBuf),
     /// The file system refuses.
     #[error("can't use `{}`: {cause}", .folder.display())]
@@ -157,7 +157,7 @@ impl Inner {
         self.places.available_permits() == 0
     }
 
-    /// How many files nobody has read.
+    /// The number of unread files.
     fn unread(&self) -> usize {
         fs::read_dir(&self.outbox).map_or(0, Iterator::count)
     }

@@ -1,8 +1,8 @@
-//! The host (R38): one agent, and whoever starts or ends it. Its doors come and go; the agent stays.
+//! The host (R38): owns one agent, its start and its end. Doors open and close while the agent runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex as Held, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::time::{Clock, SystemClock};
@@ -23,7 +23,7 @@ const LEFT: Duration = Duration::from_secs(5);
 /// How long the answer to an order to restart has until the host stops.
 const ANSWERED: Duration = Duration::from_millis(200);
 
-/// How connections are served.
+/// Settings of connections.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Longest message, bytes (R24).
@@ -66,7 +66,7 @@ struct Inner {
     tasks: Tasks,
     /// An A2A endpoint is on (R23).
     serves_tasks: AtomicBool,
-    channels: OnceLock<Arc<dyn Channels>>,
+    channels: Held<Option<Arc<dyn Channels>>>,
     /// Which run of this host it is.
     run: Uuid,
     /// Once it has stopped, it is to start again.
@@ -89,7 +89,7 @@ impl Host {
             left: TaskTracker::new(),
             tasks: Tasks::default(),
             serves_tasks: AtomicBool::new(false),
-            channels: OnceLock::new(),
+            channels: Held::default(),
         }))
     }
 
@@ -114,14 +114,18 @@ impl Host {
         &self.0.current
     }
 
-    /// Gives the host its agent's channels; the first ones stay.
-    pub fn set_channels(&self, channels: Arc<dyn Channels>) {
-        let _first = self.0.channels.set(channels); // silent-ok: a host has one agent
+    /// Sets the channels of the agent. Replaces the earlier ones.
+    pub fn set_channels(&self, channels: Option<Arc<dyn Channels>>) {
+        *self.0.channels.lock().unwrap_or_else(PoisonError::into_inner) = channels;
     }
 
     /// Its agent's channels, where they are connected.
-    pub(crate) fn channels(&self) -> Option<&Arc<dyn Channels>> {
-        self.0.channels.get()
+    pub(crate) fn channels(&self) -> Option<Arc<dyn Channels>> {
+        self.0
+            .channels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How connections are served.
@@ -151,6 +155,29 @@ impl Host {
         let kernel = self.0.factory.start(wire).await?;
         self.0.current.set(kernel.clone());
         Ok(kernel)
+    }
+
+    /// Ends the agent that runs and starts the next one; `between` is done while none runs, and nobody can start one then.
+    /// Where none runs, `between` is all that is done.
+    ///
+    /// # Errors
+    /// The next one can't be started, or the host is ending: then none runs.
+    pub async fn next_run(
+        &self,
+        reason: &str,
+        between: impl Future<Output = ()> + Send,
+    ) -> Result<(), InitFailure> {
+        let _alone = self.0.moving.lock().await;
+        let running = self.0.current.get();
+        let running = running.filter(|kernel| kernel.status().state != LifecycleState::Stopped);
+        if let Some(kernel) = &running {
+            kernel.shutdown(reason, self.0.options.drain_timeout_ms).await;
+        }
+        between.await;
+        if running.is_some() && !self.0.over.is_cancelled() {
+            self.0.current.set(self.0.factory.start(None).await?);
+        }
+        Ok(())
     }
 
     /// Ends the agent: drains for at most `timeout_ms`, then cancels. Whether all of it ended in time.
@@ -192,7 +219,7 @@ impl Host {
         self.0.restarts.load(Ordering::SeqCst)
     }
 
-    /// Asks the host to stop: whoever runs it hears of it by [`Self::stopping`].
+    /// Asks the host to stop. [`Self::stopping`] completes then.
     pub fn stop(&self) {
         self.0.over.cancel();
     }
@@ -202,7 +229,7 @@ impl Host {
         self.0.over.cancelled().await;
     }
 
-    /// The end of everything: takes no new agent, ends the one that runs, and waits for what connections left behind.
+    /// Closes the host: accepts no new agent, ends the running one, and waits for the open work of connections.
     pub async fn close(&self, reason: &str) -> bool {
         self.stop();
         let drained = self.end(reason, self.0.options.drain_timeout_ms).await;

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_kernel::{KernelError, Notice, Told};
 use tokio::sync::Notify;
 
+/// Where protocols have room for members of others, the record of a turn stands under this name.
+pub(crate) const RECORD: &str = "clawk/record";
 /// What stands between two texts of one turn: before and after a tool call, for example.
 const BETWEEN: &str = "\n\n";
 
@@ -82,6 +84,13 @@ impl Telling {
             }
             changed.await;
         }
+    }
+
+    /// What the turn did by the record, once it has ended and where the record has something to say.
+    pub(crate) fn record(&self) -> Option<serde_json::Value> {
+        let said = self.lock();
+        let told = said.end.as_ref()?.as_ref().as_ref().ok()?; // silent-ok: a turn without an end has no record
+        told.shown.as_ref()?.facts()
     }
 
     /// All that was said.

@@ -41,7 +41,7 @@ impl AuditDb {
         Self { path }
     }
 
-    /// Where it lies.
+    /// The path of the database.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -15,7 +15,7 @@ use crate::reader::Reader;
 /// Lost contents that are named one by one.
 const NAMED: usize = 64;
 
-/// What became of the contents that a journal's events refer to; each digest counts once.
+/// The state of the contents that the events of a journal refer to. Each digest counts once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Contents {
     /// There, with the bytes that were hashed.

@@ -19,7 +19,7 @@ use crate::reader::Readers;
 use crate::writer::{Counters, Writer, limit_size};
 use crate::{check, schema};
 
-/// When an acknowledged write is safe.
+/// When a write counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// It survives a power cut: one sync of the disk per group.
@@ -38,7 +38,7 @@ impl Durability {
     }
 }
 
-/// How a state directory is opened.
+/// Options for opening a state directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// What "written" means.
@@ -62,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// What the writer has done since the start.
+/// Counters of the writer since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Transactions.
@@ -149,7 +149,7 @@ impl StateDir {
         })
     }
 
-    /// Where it lies.
+    /// The path of the state directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
@@ -167,7 +167,7 @@ impl StateDir {
         Arc::new(SqliteMemory::new(self.inner.clone()))
     }
 
-    /// What the writer has done.
+    /// The counters of the writer.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let counters = &self.inner.counters;

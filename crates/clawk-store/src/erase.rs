@@ -34,7 +34,7 @@ const EXPIRY_ROWS: i64 = 2000;
 const LOG_PATIENCE: u32 = 100;
 const LOG_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is to go.
+/// The contents to erase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Erase {
     /// Everything that a session refers to, but what other sessions refer to as well.
@@ -47,7 +47,7 @@ pub enum Erase {
     Before(Timestamp),
 }
 
-/// What was done.
+/// The result of an erasure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
     /// Contents that are gone.

@@ -15,7 +15,7 @@ use crate::error::StateError;
 use crate::queue::Work;
 use crate::reader::Reader;
 
-/// Sessions that get a line of their own in one head, those that grew last.
+/// The most sessions with a line of their own in one head. The sessions that grew last get one.
 pub const SESSIONS_SIGNED: usize = 256;
 
 /// A signed head as kept.
@@ -31,7 +31,7 @@ pub struct Head {
     pub lines: String,
 }
 
-/// How far a second place has the heads.
+/// The progress of delivering heads to a second place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delivery {
     /// The size of the last head that is there.
@@ -100,7 +100,7 @@ impl StateDir {
         Reader::open(self.path())?.check_heads(key)
     }
 
-    /// Whether anything was signed here yet.
+    /// Tells whether the journal has a signed head.
     ///
     /// # Errors
     /// The database can't be read.
@@ -222,7 +222,7 @@ impl Reader {
         Ok(found.into_iter().find(|head| head.size == size))
     }
 
-    /// How far each second place has the heads.
+    /// The progress of delivering heads to each second place.
     ///
     /// # Errors
     /// The database can't be read.

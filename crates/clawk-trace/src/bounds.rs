@@ -21,8 +21,8 @@ const HEAD_MAX_BYTES: usize = 1024;
 /// The greatest integer that every reader keeps exact (R27).
 const EXACT_MAX: u64 = 1 << 53;
 
-/// The payload as it may stand in an event: canonical, no text longer than [`TEXT_MAX_BYTES`], at most [`PAYLOAD_MAX_BYTES`] in all.
-/// A payload that is so already comes back untouched.
+/// Bounds a payload for an event: canonical, no text longer than [`TEXT_MAX_BYTES`], at most [`PAYLOAD_MAX_BYTES`] in total.
+/// A payload within these bounds is returned unchanged.
 #[must_use]
 pub fn bounded(payload: Box<RawValue>) -> Box<RawValue> {
     let text = payload.get();

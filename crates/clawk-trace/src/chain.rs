@@ -136,7 +136,7 @@ impl Chain {
         }
     }
 
-    /// What [`Self::append`] would answer, without moving the chain.
+    /// Returns what [`Self::append`] would return, without appending.
     #[must_use]
     pub fn next(&self, draft: &Draft<'_>, scratch: &mut Scratch) -> Link {
         let parent = if self.next_sequence == 0 {

@@ -81,7 +81,7 @@ enum Verb {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
-    /// Have tokens made for MCP servers that want one, list and forget them
+    /// Log in to MCP servers that need a token; list and forget the tokens
     Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
     Trust(cmd::trust::Args),

@@ -1,7 +1,6 @@
 //! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
-//!
-//! Long because it is the composition root: every part is made and joined here.
 
+mod agent;
 pub(crate) mod channels;
 mod egress;
 pub(crate) mod lacks;
@@ -14,36 +13,31 @@ mod ready;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::peers;
-use crate::state::kept::{Reader, StateDir};
-use anyhow::{Context, Result, bail};
+use crate::state::kept::StateDir;
+use anyhow::{Context, Result};
 use clawk_kernel::ports::{Journal, Provider, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::witness::digest_of;
-use clawk_kernel::{
-    Atlases, Door, Kernel, ModelOptions, Options, Parts, Session, Shown, StartError, SwarmOptions,
-};
+use clawk_kernel::{Atlases, ModelOptions, Options, Parts, Shown, StartError, SwarmOptions};
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
 use clawk_plan::Own;
-use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Given, Resolver};
-use clawk_server::Host as Served;
 use clawk_server::peers::Peers;
 use clawk_tools::undo::Undo;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
-use tokio_util::sync::CancellationToken;
 
+pub(crate) use agent::{Agent, Request, agent, unknown_effects};
 pub(crate) use launch::{Launched, Source, Wired};
 
 use crate::atlases;
-use crate::config::{self, Config, Durability, Outside, Settings};
-use crate::dry::Predictions;
+use crate::config::{self, Config, Durability, Settings};
 use crate::keeper::Keeper;
 use crate::state::{Origin, Wanted};
 use crate::trust::{self, Consent};
@@ -51,9 +45,6 @@ use crate::{audit, manifest, out};
 
 /// The folder of the state that holds what calls overwrote.
 pub(crate) const UNDO: &str = "undo";
-
-/// How long a chat's end waits for what is in flight, milliseconds.
-const DRAIN_MS: u64 = 5_000;
 
 /// The prefix of an endpoint that stands for whatever is found on this machine (ADR 0007).
 const AUTO: &str = "auto:";
@@ -101,7 +92,7 @@ pub(crate) struct Blueprint {
     /// What starts tools: what one of its clones has found out about this host, all of them know.
     launcher: Arc<OnceLock<Launcher>>,
     /// The manifest's channels, once they are connected.
-    connected: Arc<OnceLock<clawk_channels::Channels>>,
+    connected: Arc<Mutex<Option<clawk_channels::Channels>>>,
 }
 
 impl Blueprint {
@@ -182,7 +173,7 @@ impl Blueprint {
         };
         let workdir = folder
             .canonicalize()
-            .with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
+            .with_context(|| format!("the working directory `{}` does not exist", folder.display()))?;
         read.extend(own::programs(&config, &manifest, &workdir));
         let (identities, files) = members::identities(&manifest, &config)?;
         read.extend(files);
@@ -226,6 +217,15 @@ impl Blueprint {
         match self.consent {
             Some(_) => Ok(self),
             None => self.agreed(false, false).await,
+        }
+    }
+
+    /// What follows `running` in its process: what was found out about this host is known to it, too.
+    pub(crate) fn following(self, running: &Self) -> Self {
+        Self {
+            launcher: Arc::clone(&running.launcher),
+            audit_writable: Arc::clone(&running.audit_writable),
+            ..self
         }
     }
 
@@ -463,7 +463,9 @@ impl Blueprint {
                     budgets: self.config.settings.budgets.clone(),
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
+                    planning: Some(self.config.settings.world_models),
                     judge: self.config.settings.screen.judge(),
+                    claims: self.config.settings.claims.claims(),
                     shown: Shown::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),
                     reach_providers: false,
@@ -517,191 +519,4 @@ async fn settle(manifest: &mut Manifest) -> Vec<String> {
         notes.push(format!("provider `{}`: {}", provider.name, found.why));
     }
     notes
-}
-
-/// What `clawk run` wants.
-#[derive(Debug)]
-pub(crate) struct Request<'a> {
-    /// The manifest.
-    pub(crate) manifest: &'a Path,
-    /// `--config`.
-    pub(crate) config: Option<&'a Path>,
-    /// `--state`.
-    pub(crate) state: Option<&'a Path>,
-    /// `--allow-outside`.
-    pub(crate) outside: Outside,
-    /// `--trust`.
-    pub(crate) trust: bool,
-    /// `--dry-run`: where predictions go.
-    pub(crate) dry: Option<Predictions>,
-}
-
-/// A running agent with what its surface needs beside it.
-#[derive(Debug)]
-pub(crate) struct Agent {
-    /// The handle.
-    pub(crate) kernel: Kernel,
-    /// What it runs.
-    pub(crate) manifest: Arc<Manifest>,
-    /// Its log.
-    pub(crate) journal: Arc<dyn Journal>,
-    /// What is local.
-    pub(crate) settings: Settings,
-    /// Where its state lies.
-    pub(crate) state_dir: PathBuf,
-    /// What a person should know.
-    pub(crate) notes: Vec<String>,
-    /// What its other doors, such as the control socket, come to.
-    host: Served,
-    launched: Arc<Launched>,
-    /// The control socket lives until this fires.
-    over: CancellationToken,
-}
-
-/// Whether a session's chain holds.
-#[derive(Debug)]
-pub(crate) struct Proof {
-    /// It does.
-    pub(crate) valid: bool,
-    /// Events in it.
-    pub(crate) events: u64,
-    /// What is wrong, else.
-    pub(crate) fault: Option<String>,
-}
-
-/// Starts an agent from files: a host whose surface is this process, with the control socket beside it.
-pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
-    let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
-    let blueprint = Blueprint::with_config(request.manifest, config).await?;
-    let blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
-    let launched = match &request.dry {
-        None => Launched::new(blueprint, request.state, ask).await?,
-        Some(predictions) => Launched::dry(blueprint, request.state, ask, predictions.clone()).await?,
-    };
-    let launched = Arc::new(launched);
-    let journal: Arc<dyn Journal> = launched.state().journal();
-    let cut_off = cut_off(&*journal).await?;
-    let options = clawk_server::Options {
-        drain_timeout_ms: DRAIN_MS,
-        ..clawk_server::Options::default()
-    };
-    let host = Served::new(Arc::clone(&launched) as _, options);
-    let kernel = host.start(None).await?;
-    let unknown = unknown_effects(&kernel).await?;
-    let over = CancellationToken::new();
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "ends by the token, which `Agent::close` fires"
-    )]
-    tokio::spawn(launched.control(&host)?.serve(over.clone()));
-    let blueprint = launched.blueprint();
-    let in_vain = own::denied_in_vain(&blueprint.config, &blueprint.manifest, &blueprint.workdir);
-    Ok(Agent {
-        kernel,
-        manifest: Arc::clone(&blueprint.manifest),
-        journal,
-        settings: blueprint.config.settings.clone(),
-        state_dir: launched.state().path().to_owned(),
-        notes: blueprint
-            .warning
-            .iter()
-            .chain(&in_vain)
-            .chain(&blueprint.models)
-            .cloned()
-            .chain(cut_off)
-            .chain(unknown)
-            .collect(),
-        host,
-        launched,
-        over,
-    })
-}
-
-/// Says which conversations have turns that were cut off and now go on by themselves.
-async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
-    let mut sessions: Vec<SessionId> = Vec::new();
-    for open in journal.open_messages().await? {
-        if !sessions.contains(&open.session) {
-            sessions.push(open.session);
-        }
-    }
-    Ok(sessions
-        .into_iter()
-        .map(|session| {
-            format!("a turn that was cut off goes on: session {session} (`--session` takes it up)")
-        })
-        .collect())
-}
-
-/// Says what earlier runs may have done, and how to find out.
-pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
-    const SHOWN: usize = 3;
-    let open = kernel.open_effects().await?;
-    let mut notes: Vec<String> = open
-        .iter()
-        .take(SHOWN)
-        .map(|effect| {
-            format!(
-                "`{}` of an earlier run may have been done, its outcome is unknown: {} (`clawk effects resolve` records what you find out)",
-                effect.tool, effect.request_id
-            )
-        })
-        .collect();
-    if open.len() > SHOWN {
-        notes.push(format!(
-            "and {} more: `clawk effects --unknown` lists them",
-            open.len() - SHOWN
-        ));
-    }
-    Ok(notes)
-}
-
-impl Agent {
-    /// A new session, or an earlier one: its id, or `last`.
-    pub(crate) async fn session(&self, which: Option<&str>) -> Result<Session> {
-        let id: SessionId = match which {
-            None => return Ok(self.kernel.open(Door::Cli).await?),
-            Some("last") => self.last_conversation().await?,
-            Some(id) => id
-                .parse()
-                .with_context(|| format!("`{id}` is not a valid session id; `clawk sessions` lists them"))?,
-        };
-        Ok(self.kernel.reopen(id, Door::Cli).await?)
-    }
-
-    /// The latest session that a person spoke in: every run has one of its own for its lifecycle, too.
-    async fn last_conversation(&self) -> Result<SessionId> {
-        let kinds = &["ckp.message.accepted"];
-        for row in self.journal.sessions(1000).await? {
-            let scan = clawk_kernel::ports::Scan {
-                session: Some(row.session),
-                kinds,
-                limit: 1,
-                ..Default::default()
-            };
-            if !self.journal.scan(scan).await?.is_empty() {
-                return Ok(row.session);
-            }
-        }
-        bail!("there is no earlier session in `{}`", self.state_dir.display());
-    }
-
-    /// Ends the agent in good order and gives the state directory free.
-    pub(crate) async fn close(&self, reason: &str) {
-        self.host.close(reason).await;
-        self.over.cancel();
-        self.launched.close().await;
-    }
-
-    /// Verifies a session's chain by reading it afresh.
-    pub(crate) fn proof(&self, session: SessionId) -> Result<Proof> {
-        let report = Reader::open(&self.state_dir)?.verify(Some(session))?;
-        Ok(Proof {
-            valid: report.valid,
-            events: report.event_count,
-            fault: report
-                .fault
-                .map(|fault| format!("{}: {}", fault.kind.code(), fault.detail)),
-        })
-    }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clawk_channels::ChannelConfig;
 use clawk_kernel::purse::{Budgets, Prices};
-use clawk_kernel::{InboxLimits, Judge, OutboxLimits, Shown};
+use clawk_kernel::{Claims, InboxLimits, Judge, OutboxLimits, PlanLimits, Shown};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
 use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
@@ -59,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) registries: BTreeMap<String, PathBuf>,
     /// Screening of text.
     pub(crate) screen: Screen,
+    /// Who judges answers before they leave.
+    pub(crate) claims: ClaimsConfig,
     /// What a model reads of tools' results.
     pub(crate) output: Output,
     /// Where tools may go on this machine.
@@ -97,6 +99,8 @@ pub(crate) struct Settings {
     pub(crate) memory: MemoryConfig,
     /// What is kept of what calls overwrite.
     pub(crate) undo: UndoConfig,
+    /// How much a plan step of a skill's world model may take.
+    pub(crate) world_models: PlanLimits,
     /// The server of stores on PostgreSQL.
     pub(crate) postgres: Postgres,
 }
@@ -202,6 +206,35 @@ impl Default for Screen {
             judge: provider,
             judge_timeout_ms: timeout_ms,
         }
+    }
+}
+
+/// `[claims]`: who names the sentences of an answer that the record of its turn does not support.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ClaimsConfig {
+    /// A provider of the manifest; nobody judges when absent.
+    pub(crate) judge: Option<String>,
+    /// How long one answer's judgement may take; past it the answer leaves unjudged, and its record line says so.
+    pub(crate) judge_timeout_ms: u64,
+}
+
+impl Default for ClaimsConfig {
+    fn default() -> Self {
+        Self {
+            judge: None,
+            judge_timeout_ms: Claims::DEFAULT_TIMEOUT_MS,
+        }
+    }
+}
+
+impl ClaimsConfig {
+    /// As the kernel takes it.
+    pub(crate) fn claims(&self) -> Option<Claims> {
+        self.judge.clone().map(|judge| Claims {
+            judge,
+            timeout_ms: self.judge_timeout_ms,
+        })
     }
 }
 

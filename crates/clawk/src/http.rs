@@ -84,7 +84,7 @@ impl TlsConfig {
         let mode = fs::metadata(&self.key).map(|key| key.permissions().mode());
         if mode.is_ok_and(|mode| mode & 0o077 != 0) {
             let key = self.key.display();
-            bail!("`[http.tls]`: others may read the key `{key}`; take that right away: `chmod 600`");
+            bail!("`[http.tls]`: other users may read the key `{key}`; remove this right with `chmod 600`");
         }
         let authorities = self.client_authorities.as_deref().map(read).transpose()?;
         Tls::new(
@@ -179,7 +179,7 @@ impl HttpConfig {
             let token =
                 token(given, secrets).with_context(|| format!("`[http] tokens`: `{}`", given.name))?;
             if tokens.iter().any(|known| known.name() == token.name()) {
-                bail!("`[http] tokens`: `{}` stands there twice", given.name);
+                bail!("`[http] tokens`: the name `{}` occurs twice", given.name);
             }
             tokens.push(token);
         }

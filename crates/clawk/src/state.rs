@@ -25,7 +25,7 @@ pub(crate) struct Which {
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 
-    /// The agent whose default state directory is meant [default: the only one there is]
+    /// Use the default state directory of this agent [default: the only agent that has one]
     #[arg(long, value_name = "NAME", conflicts_with = "state")]
     pub(crate) agent: Option<String>,
 }

@@ -478,7 +478,8 @@ pub(crate) fn remember(digest: Digest, folder: &Path) -> Result<()> {
     if remembered()?.contains(&digest.to_hex()) {
         return Ok(());
     }
-    let file = file().context("neither XDG_STATE_HOME nor HOME is set: nothing can be remembered")?;
+    let file = file()
+        .context("neither XDG_STATE_HOME nor HOME is set, so clawk has no place to store the agreement")?;
     let write = || -> io::Result<()> {
         if let Some(home) = file.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;

@@ -39,7 +39,7 @@ pub mod bounds {
     pub const SCHEMA_BYTES: usize = 256 * 1024;
 }
 
-/// Who runs an action.
+/// The executor of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Executor {
     /// `NAME` or `tool:NAME`: a tool of the agent.
@@ -127,7 +127,7 @@ pub struct Atlas {
     pub source: Arc<Source>,
 }
 
-/// What an Atlas was read from: enough to read it again elsewhere.
+/// The files of an Atlas, complete enough to read the Atlas again elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
     /// The manifest's text.
@@ -136,7 +136,7 @@ pub struct Source {
     pub files: BTreeMap<String, String>,
 }
 
-/// What became of a context file.
+/// The result of reading a context file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum File {
     /// Its text.

@@ -14,7 +14,7 @@ use crate::window::TimeWindow;
 /// Longest window of a limit: a year.
 const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
 
-/// When something holds; keys AND, entries of a list OR. Absent keys hold.
+/// Conditions of a policy. All keys must hold; of a list, one entry must hold. An absent key holds.
 #[derive(Debug, Clone, Default)]
 pub struct Conditions {
     /// Bit per tier (bit 0: low); all bits when absent.
@@ -167,7 +167,7 @@ impl Conditions {
     }
 }
 
-/// What a policy does where it matches.
+/// The effect of a policy that matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
     /// Not allowed.
@@ -224,7 +224,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What one call of the action costs.
+    /// The cost of one call of the action, in millionths.
     #[must_use]
     pub fn cost(&self, action: &str) -> u64 {
         self.costs_micros

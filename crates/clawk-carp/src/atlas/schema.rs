@@ -41,7 +41,7 @@ impl Schema {
         }
     }
 
-    /// Whether every value fits, because no schema was given.
+    /// Tells whether no schema was given, so that every value fits.
     #[must_use]
     pub const fn takes_anything(&self) -> bool {
         self.validator.is_none()

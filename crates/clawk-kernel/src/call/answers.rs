@@ -143,7 +143,7 @@ pub struct Past {
     pub tool: String,
     /// `approve`, `approve-for-session`, `always`, `deny`, `timeout-deny`, `timeout-allow`, `cancelled`, `voided`.
     pub answer: String,
-    /// Who; `nobody` when it lapsed.
+    /// The person who answered; `nobody` if the question expired.
     pub by: String,
     /// Where they answered.
     pub channel: String,

@@ -20,7 +20,7 @@ pub(crate) const EARLY_ANSWER_MS: u64 = 600_000;
 /// Questions that a slow listener may be behind.
 const QUESTION_BACKLOG: usize = 256;
 
-/// What a standing answer covers.
+/// The later calls that a standing answer covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Breadth {
     /// The tool with exactly these arguments.
@@ -64,7 +64,7 @@ impl Reply {
     }
 }
 
-/// What became of an answer.
+/// The result of giving an answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
     /// It counts, and is durable.

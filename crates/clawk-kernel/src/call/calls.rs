@@ -1,4 +1,4 @@
-//! What the one path of a call needs.
+//! The parts that the one path of a call needs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use super::standing::{Held, Lasting};
 use super::{Caller, Permit, suggest};
 use crate::carp::Carp;
 use crate::catalog::{Catalog, Described, Entry};
+use crate::claims::Claims;
 use crate::dedup::Dedup;
 use crate::error::CallError;
 use crate::event::{Scribe, ToolDescribed, canonical, digest, kind};
@@ -36,6 +37,7 @@ use crate::stop::Brake;
 use crate::team::Team;
 use crate::time::{Clock, Timestamp};
 use crate::turn::Bounds;
+use crate::world_model::PlanLimits;
 
 /// Runs a skill as the inner turn of a composite tool. Whoever composes the agent gives it: a turn calls tools again.
 pub(crate) type Composite = for<'a> fn(
@@ -82,10 +84,14 @@ pub(crate) struct Calls {
     pub(crate) suggestions: Option<PathBuf>,
     /// Audit records are being delivered where policies want them.
     pub(crate) audit_writable: Arc<AtomicBool>,
+    /// Who judges answers before they leave; none: nobody does.
+    pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub(crate) shown: Shown,
     /// What is remembered.
     pub(crate) memories: Arc<Memories>,
+    /// How much a plan step may take; none: skills do not plan, as in a record of an earlier version.
+    pub(crate) planning: Option<PlanLimits>,
     /// In a replay: the swarm's tools, and since when they were offered.
     pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }

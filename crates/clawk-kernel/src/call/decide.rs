@@ -1,4 +1,4 @@
-//! What may be done: every layer is asked, the strictest holds (R12, R13).
+//! The decision about a call: every layer judges it, and the strictest verdict holds (R12, R13).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -107,6 +107,16 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// Other arguments could get another answer.
+    pub(super) fn arguments_matter(&self) -> bool {
+        let places = self.caller.ceilings.iter().any(|ceiling| ceiling.judges_places());
+        places
+            || self
+                .calls
+                .engine
+                .arguments_matter(&self.subject(&self.request.arguments, None))
+    }
+
     /// Where the call's paths lead, if anything that decides looks at them.
     pub(super) async fn look(&self) -> Option<Places> {
         let roots = self
@@ -185,7 +195,11 @@ impl<'a> Case<'a> {
         } = *self;
         let subject = self.subject(arguments, places);
         let named = [tool.spec.policy_ref.as_deref(), request.policy.as_deref()];
-        let named: Vec<&str> = named.into_iter().flatten().collect();
+        let mut named: Vec<&str> = named.into_iter().flatten().collect();
+        // What only reads what was let through before is bound by no plan.
+        if !tool.reads_output && tool.joins.is_none() {
+            named.extend(caller.ceilings.iter().filter_map(skill::Ceiling::policy));
+        }
         let layers = Layers {
             autonomy: caller.autonomy(calls),
             named: &named,

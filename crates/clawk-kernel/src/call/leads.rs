@@ -1,4 +1,4 @@
-//! Where the paths of a call really lead, for people: through links and `..`.
+//! The real places of a call's paths, for the text of a question: links and `..` are followed.
 
 use std::path::{Path, PathBuf};
 

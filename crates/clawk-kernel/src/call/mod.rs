@@ -9,6 +9,7 @@ mod ask;
 mod calls;
 mod decide;
 mod egress;
+mod foretell;
 mod grant;
 mod leads;
 mod pend;
@@ -43,6 +44,7 @@ pub(crate) use approval::{Desk, Seat};
 use ask::Asking;
 pub(crate) use calls::Calls;
 use decide::Case;
+pub(crate) use foretell::foretell;
 use grant::Leave;
 pub use permit::Permit;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
@@ -520,7 +522,9 @@ async fn run(
                 let (cuts, session) = ((&calls.cuts, calls.shown), caller.thread.session);
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
-            None if tool.joins.is_some() => skill::join(calls, caller, tool, permit.arguments()),
+            None if tool.joins.is_some() => {
+                skill::join(calls, caller, tool, permit.arguments(), cancel).await
+            }
             None if tool.samples => sampling::run(calls, caller, &permit, &record.purse(), cancel).await,
             None if calls.runner.is_kernels(&tool.name) => {
                 crate::remember::run(calls, caller, &permit, cancel).await

@@ -1,4 +1,4 @@
-//! A question whose asker does not wait (CRA): its answer if it was given, or the word that it stands.
+//! A question whose caller does not wait (CRA): returns the answer if there is one, or says that the question is open.
 
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ impl Permit {
         &self.workdir
     }
 
-    /// How long it may run, milliseconds.
+    /// The time limit of the run, in milliseconds.
     #[must_use]
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms
@@ -88,7 +88,7 @@ impl Permit {
         &self.apart
     }
 
-    /// Where to tell what it reached.
+    /// The place where the runner reports the connections that the call made.
     #[must_use]
     pub fn connections(&self) -> &Connections {
         &self.connections

@@ -116,7 +116,7 @@ pub(crate) async fn put(calls: &Calls, wanted: &[Wanted], of: u32) -> Result<Opt
     Ok(Some(Plan { id, steps }))
 }
 
-/// What stands beside the question about a step that nobody is asked about because it can't run.
+/// The text beside a step that clawk does not ask about, because the step can't run.
 fn refused(calls: &Calls, wanted: &Wanted, tool: &str, error: &CallError) -> String {
     let number = wanted.number;
     // The reason may quote arguments; with a secret in them it stays with the call's own record.

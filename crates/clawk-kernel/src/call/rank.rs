@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ports::RunError;
 
 /// A call's rank: its work is given out after that of the calls before it, however long each of them was decided on. The default is
-/// a call on its own, which waits for nobody.
+/// a single call, which does not wait for others.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rank {
     /// Cancelled when the work of that call was given out, or the call has ended.

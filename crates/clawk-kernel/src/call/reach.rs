@@ -1,4 +1,4 @@
-//! Where a call of somebody else's tool is going, as far as its arguments say so.
+//! The hosts that a call of an external tool will reach, as far as its arguments name them.
 //!
 //! A built-in checks its own hosts. An MCP server or a command can't be asked beforehand; but where a tool reaches the
 //! network and its schema calls an argument a `uri`, the sandbox's network rules apply to that argument before anything

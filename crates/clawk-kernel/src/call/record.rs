@@ -1,4 +1,4 @@
-//! The record of one call: what the journal is told, and when.
+//! The record of one call: which events the journal gets, and when.
 //!
 //! Long because every event of a call is made here, and nowhere else.
 
@@ -187,7 +187,7 @@ impl<'a> Record<'a> {
         self.waiting.extend(charged.map(entry));
     }
 
-    /// A question that nobody waits for is durable before its asker hears of it.
+    /// A question whose caller does not wait is durable before the caller gets its id.
     pub(super) async fn pending(&mut self, view: &ApprovalView, verdict: &Verdict) -> Result<(), CallError> {
         let payload = ApprovalRequested {
             action_id: &self.request.tool,

@@ -1,4 +1,4 @@
-//! Screening on the path: arguments before the decision, results and errors before anything is told or kept.
+//! Screening on the path: arguments before the decision, results and errors before they are shown or stored.
 
 use std::borrow::Cow;
 
@@ -243,7 +243,7 @@ async fn result(
     ran
 }
 
-/// It ran, and nobody reads what it said.
+/// The tool ran, and its result is withheld.
 fn withheld(ran: RunOutcome, why: &str) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(format!(

@@ -1,4 +1,4 @@
-//! What a call may take is set aside before it runs, and settled with its outcome.
+//! The budget of a call: reserved before the call runs, and settled with its outcome.
 
 use super::{Caller, Calls, Request};
 use crate::catalog::{Described, Entry};

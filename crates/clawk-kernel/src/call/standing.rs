@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// Grants that stand at a time; a further one ends the oldest.
 const MAX_GRANTS: usize = 1024;
 
-/// How long a standing grant stands.
+/// How long a standing grant is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasting {
     /// Until this session ends.
@@ -66,12 +66,12 @@ pub struct Held {
 /// What a call acts through, as a standing grant looks at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Basis {
-    /// Nobody looked, because no grant for this tool stands.
+    /// The facts were not examined, because this tool has no standing grant.
     #[default]
     Unseen,
     /// As it is now.
     Seen(Digest),
-    /// A past run is played again: nobody can look, and the record says whether a person was asked.
+    /// This is a replay: the facts can't be examined, and the record says whether a person was asked.
     Recorded { asked: bool },
 }
 

@@ -33,7 +33,7 @@ const MAX_APPROVALS: usize = 10_000;
 /// Bytes of their texts together.
 const MAX_SHEET_BYTES: usize = 64 << 20;
 
-/// A session to be opened.
+/// The facts that a new CRA session is opened with.
 #[derive(Debug, Clone)]
 pub struct NewSession {
     /// Who will ask in it; 1–255 characters.
@@ -77,11 +77,11 @@ pub struct SessionView {
     pub resolutions: usize,
 }
 
-/// How a question stands.
+/// The state of a question about an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// Nobody has answered.
+    /// The question has no answer yet.
     Pending,
     /// A person agreed; the next execution with these parameters runs, once.
     Approved,

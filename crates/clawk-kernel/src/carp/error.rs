@@ -48,7 +48,7 @@ pub enum CarpError {
     #[error("the resolution is not known or no longer valid")]
     UnknownResolution,
     /// Nothing waits under this approval id.
-    #[error("nothing waits for approval {0}")]
+    #[error("no open question has the id {0}")]
     UnknownApproval(
         /// The id.
         String,

@@ -1,4 +1,4 @@
-//! What CARP writes into the journal: the standard list in the protocol's order, and what a restart needs.
+//! The events that CARP writes into the journal: the standard list in the protocol's order, and the facts that a restart needs.
 //!
 //! A session's own chain holds the standard events. What only the runtime needs stands in the runtime's chain, so that a
 //! session's trace reads as the protocol has it.

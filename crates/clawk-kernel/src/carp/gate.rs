@@ -1,4 +1,4 @@
-//! The Atlas layer of the one path (R12): what the resolution and the policies say now, and what is charged.
+//! The Atlas layer of the one path (R12): the verdict of the resolution and of the policies now, and the charged amounts.
 
 use std::sync::Arc;
 
@@ -356,12 +356,12 @@ impl Gate {
 
 fn unresolved(action_id: &str, error: &CarpError) -> CallError {
     match error {
-        CarpError::Journal(error) => CallError::Journal(error.to_string()),
+        CarpError::Journal(error) => CallError::Journal(error.clone()),
         other => denied(action_id, other.to_string(), None, None),
     }
 }
 
-/// What became of a question that nobody waits for.
+/// The state of a question whose caller does not wait.
 #[derive(Debug)]
 pub(crate) enum Pended {
     /// A person agreed to exactly this call, as it was shown.

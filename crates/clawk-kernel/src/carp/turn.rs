@@ -1,4 +1,4 @@
-//! What an agent's own turn gets from its Atlases: context for the prompt, actions as tools.
+//! The part of Atlases in an agent's turn: context for the prompt, actions as tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

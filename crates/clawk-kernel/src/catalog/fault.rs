@@ -1,4 +1,4 @@
-//! What does not fit a schema, in bounded words.
+//! Describes why a value does not fit a schema, in a text of bounded length.
 
 /// Bytes of one fault's words.
 const MAX_FAULT_BYTES: usize = 512;

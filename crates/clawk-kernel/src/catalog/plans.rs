@@ -1,4 +1,4 @@
-//! What encloses each tool: its sandbox's plan, less what rules close to it.
+//! The sandbox plan of each tool, without the paths that rules deny to it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -173,7 +173,7 @@ fn admit(
     Ok(None)
 }
 
-/// The id under which the path knows the call (R19). Of the session's own making, so that nobody finds another's answer.
+/// The id of the call on the one path (R19). It is made from the session, so that no session finds the answer of another one.
 fn call_id(session: SessionId, request: &Request, execution: &Execution) -> RequestId {
     let mut bytes = b"clawk carp execute 1".to_vec();
     bytes.extend_from_slice(session.0.as_bytes());
@@ -300,7 +300,7 @@ fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, E
             ))
         }
         CallError::NotReady { state } => Err(CarpError::NotReady(state)),
-        CallError::Journal(why) => Err(CarpError::Journal(crate::ports::JournalError::Unwritable(why))),
+        CallError::Journal(why) => Err(CarpError::Journal(why)),
         CallError::Sandbox(_) => plain("sandbox"),
         CallError::Timeout { .. } => plain("timeout"),
         CallError::Unavailable { .. } => plain("unavailable"),

@@ -1,4 +1,4 @@
-//! What a turn's context is made of (R46).
+//! The origins of the text in a turn's context (R46).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use crate::output;
 use crate::ports::Message;
 use crate::taint::{self, Brings};
 use crate::turn::Turn;
+use crate::world_model;
 
 impl Run<'_> {
     /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
@@ -41,8 +42,11 @@ impl Run<'_> {
 
     /// What kind of text a tool's results are. Of what nobody knows, the worst.
     async fn brings(&self, name: &str) -> Brings {
-        if name == output::NAME || self.skill(name).is_some() {
+        if name == output::NAME {
             return Brings::Nothing; // what it brings was brought before
+        }
+        if let Some(skill) = self.skill(name) {
+            return world_model::brings(self.calls, &skill).await;
         }
         let action = self.granted.as_ref().and_then(|granted| granted.action(name));
         let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {

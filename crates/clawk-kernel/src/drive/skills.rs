@@ -15,6 +15,7 @@ use crate::prompt;
 use crate::roles;
 use crate::skill::{self, Ceiling, Estimated, Joined};
 use crate::turn::{Effect, End, Event, Turn};
+use crate::world_model::{self, Planned};
 
 /// `ckp.skill.invoked`. Fields of all three in alphabetical order, as in every payload.
 #[derive(Debug, Serialize)]
@@ -77,9 +78,17 @@ impl Run<'_> {
         let is_error = told.is_error;
         if !is_error {
             let (now, started_us) = (self.calls.scribe.now(), self.calls.clock().monotonic_us());
-            self.ceilings.push(Ceiling::of(&skill));
+            let structured = outcome
+                .as_ref()
+                .ok()
+                .and_then(|result| result.structured_content.as_ref());
+            let planned = Planned::of(structured);
+            let policy = world_model::model_policy(self.calls, &skill);
+            self.ceilings
+                .push(Ceiling::of(&skill, policy).planned(planned.as_ref()));
             self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
-            self.joined.push(Joined::new(Arc::clone(&skill), started_us));
+            self.joined
+                .push(Joined::new(Arc::clone(&skill), started_us, planned));
         }
         let payload = SkillInvoked {
             arguments_hash,
@@ -139,6 +148,8 @@ impl Run<'_> {
         }
         for (at, joined) in self.joined.iter().enumerate() {
             self.finished(joined, turn, fits.filter(|_| owing == Some(at)));
+            let where_it_ran = (self.thread, self.turn_id, self.door);
+            world_model::learn((self.calls, &self.context), where_it_ran, joined, turn).await;
         }
         Err(end)
     }

@@ -20,6 +20,8 @@ pub const MESSAGE_TOOLS: &str = "ckp.message.tools";
 pub const CLIENT_CALLED: &str = "ckp.client.called";
 /// An inbound message was not taken.
 pub const MESSAGE_REFUSED: &str = "ckp.message.refused";
+/// A model looked for sentences of an answer that the record does not support; with the end of the turn, in one commit.
+pub const CLAIMS_JUDGED: &str = "ckp.claims.judged";
 /// A message's turn ended with an answer.
 pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
 /// An interrupted turn goes on after a restart.
@@ -28,11 +30,11 @@ pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
 pub const MESSAGE_DEAD: &str = "ckp.message.dead";
 /// An answer is about to be sent to its conversation: durable before it is.
 pub const DELIVERY_STARTED: &str = "ckp.delivery.started";
-/// What an attempt to send an answer came to.
+/// An attempt to deliver an answer ended; the payload has the outcome.
 pub const DELIVERY_ENDED: &str = "ckp.delivery.ended";
 /// An answer that could not be delivered is tried again.
 pub const DELIVERY_REQUEUED: &str = "ckp.delivery.requeued";
-/// A model is about to be asked: what is set aside for it, durable before the request leaves.
+/// A request to a model starts. The payload has the reserved amounts. The event is durable before the request leaves.
 pub const PROVIDER_REQUESTED: &str = "ckp.provider.requested";
 /// A model answered.
 pub const PROVIDER_COMPLETED: &str = "ckp.provider.completed";
@@ -56,7 +58,7 @@ pub const CARP_REQUEST: &str = "carp.request.received";
 pub const CARP_COMPLETED: &str = "carp.resolution.completed";
 /// A CARP request came in and was not answered as asked.
 pub const ERROR_OCCURRED: &str = "error.occurred";
-/// What an Atlas says of one action.
+/// An Atlas judged one action.
 pub const POLICY_EVALUATED: &str = "policy.evaluated";
 /// An execution ran against a policy.
 pub const POLICY_VIOLATED: &str = "policy.violated";
@@ -64,11 +66,11 @@ pub const POLICY_VIOLATED: &str = "policy.violated";
 pub const CONTEXT_INJECTED: &str = "context.injected";
 /// A context block was left out.
 pub const CONTEXT_REDACTED: &str = "context.redacted";
-/// Whose a CRA session is; in the runtime's chain, as are the next five.
+/// The owner of a CRA session. This type and the next five are in the runtime's own chain.
 pub const CARP_SESSION: &str = "ckp.carp.session";
 /// A resolution that may be executed under.
 pub const CARP_ISSUED: &str = "ckp.carp.issued";
-/// What an execution took from limits.
+/// An execution used up part of the limits of Atlases.
 pub const CARP_CHARGED: &str = "ckp.carp.charged";
 /// A person's answer to an action that waited.
 pub const CARP_ANSWERED: &str = "ckp.carp.answered";
@@ -82,7 +84,7 @@ pub const ATLAS_REMOVED: &str = "ckp.atlas.removed";
 pub const APPROVAL_REQUESTED: &str = "ckp.approval.requested";
 /// The question was answered, or lapsed.
 pub const APPROVAL_ANSWERED: &str = "ckp.approval.answered";
-/// What was approved had changed before it ran: the grant is void.
+/// A fact that an approval was bound to changed before the run, so the approval is void.
 pub const APPROVAL_VOIDED: &str = "ckp.approval.voided";
 /// An operator stopped the agent, or a session.
 pub const STOP_ENGAGED: &str = "ckp.stop.engaged";
@@ -106,13 +108,17 @@ pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
 pub const SKILL_REPAIRED: &str = "ckp.skill.repaired";
 /// A skill ended: what it took beside what it was said to take.
 pub const SKILL_FINISHED: &str = "ckp.skill.finished";
+/// What a skill's world model foretold, and what of it is followed; its content is everything that was weighed.
+pub const WORLD_MODEL_PLANNED: &str = "ckp.world_model.planned";
+/// What came of a plan, beside what was foretold.
+pub const WORLD_MODEL_COMPARED: &str = "ckp.world_model.compared";
 /// A person puts back what calls of the session overwrote: durable before it is begun. Its content is the list.
 pub const UNDO_STARTED: &str = "ckp.undo.started";
 /// It is done.
 pub const UNDO_ENDED: &str = "ckp.undo.ended";
 /// Old messages left the model's view.
 pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
-/// A conversation's oldest turns left its context; its content is what stands for them, and the list of what was replaced.
+/// The oldest turns of a conversation left its context. The content is their summary and the list of the replaced messages.
 pub const CONTEXT_COMPACTED: &str = "ckp.context.compacted";
 /// Entries are to be kept: durable before they are.
 pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
@@ -122,7 +128,7 @@ pub const MEMORY_STORED: &str = "ckp.memory.stored";
 pub const CONTEXT_WRITTEN: &str = "ckp.context.written";
 /// A store was asked.
 pub const MEMORY_QUERIED: &str = "ckp.memory.queried";
-/// What was recalled before a turn; its content is what the prompt was given.
+/// Entries were recalled before a turn. The content is the text that joined the prompt.
 pub const MEMORY_RECALLED: &str = "ckp.memory.recalled";
 /// A store was compacted.
 pub const MEMORY_COMPACTED: &str = "ckp.memory.compacted";

@@ -15,7 +15,7 @@ const MAX_IMPOSED_MS: u64 = 60_000;
 /// The shortest wait after a rate limit that does not count as an attempt, milliseconds: it bounds the number of requests.
 const MIN_WAIT_MS: u64 = 1_000;
 
-/// What is local about asking one provider.
+/// Settings of one provider from `[providers.NAME]` of `clawk.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelOptions {
     /// Output tokens asked for; none: the model's maximum where it is known, else 4,096.

@@ -1,4 +1,4 @@
-//! What is recorded of channels beside their messages: who was not let in, who is paired, what triggers did.
+//! The record of channels besides their messages: refused senders, pairings, runs of triggers.
 
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::ports::Scan;
 /// Rows of the outbox that are looked through for one message.
 const LOOKED_AT: usize = 10_000;
 
-/// What becomes of a pairing (C3).
+/// A change of a pairing (C3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pairing {
@@ -27,7 +27,7 @@ pub enum Pairing {
     Revoked,
 }
 
-/// Something about a channel that belongs on the record and is no message.
+/// An event of a channel that is recorded and is not a message, for example a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "kebab-case")]
 pub enum ChannelFact {
@@ -124,7 +124,7 @@ impl Kernel {
         ingress::known(&self.agent.sessions, inbound).await
     }
 
-    /// Whether a message's turn has not ended, or its answer is still owed.
+    /// Tells whether a message is still open: its turn has not ended, or its answer is not delivered.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -138,7 +138,7 @@ impl Kernel {
         Ok(owed.iter().any(|row| !row.dead && row.owed.message == message))
     }
 
-    /// By which door a session that is in memory was opened.
+    /// The door by which a session was opened; `None` if the session is not in memory.
     #[must_use]
     pub fn door_of(&self, session: SessionId) -> Option<Door> {
         let state = self.agent.sessions.table.get(session)?;

@@ -1,4 +1,4 @@
-//! What channels hand in and take out.
+//! The channels' side of the kernel: incoming messages and answers to deliver.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Kernel {
     }
 
     /// Delivers a channel's answers by this port until the handle is dropped: those that are owed already, and those that come.
-    /// Whoever delivered for the channel before ends first.
+    /// The port that delivered for the channel before is ended first.
     #[must_use = "deliveries end when it is dropped"]
     pub fn deliver(&self, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
         outbox::attach(&self.agent.outbox, channel, port)

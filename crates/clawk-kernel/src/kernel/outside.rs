@@ -1,4 +1,4 @@
-//! What doors for other people's clients need: which tools somebody may see, where a message went, how it stands.
+//! Queries for the doors of other clients: the tools that a client may see, and the place and state of a message.
 
 use clawk_manifest::model::{Autonomy, Role};
 use clawk_policy::{Effect, Subject};

@@ -1,4 +1,4 @@
-//! What a call reached: told by whoever runs it, written into the trace with the call (issue C).
+//! The connections of a call. The runner reports them, and the trace has them with the call.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,12 +49,12 @@ pub struct Reached {
     pub more_bytes_in: u64,
 }
 
-/// Where a runner tells what a call reached; it comes with the permit. Clones share it.
+/// Collects the connections of one call. A runner gets it with the permit; clones share the same list.
 #[derive(Debug, Clone, Default)]
 pub struct Connections(Arc<Mutex<Reached>>);
 
 impl Connections {
-    /// How many are kept one by one, per call.
+    /// The most connections that are recorded one by one for each call; the others are summed up.
     pub const KEPT: usize = 64;
 
     /// Tells more of them.

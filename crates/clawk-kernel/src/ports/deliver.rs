@@ -27,7 +27,7 @@ pub struct Owed {
     pub text: Option<Digest>,
 }
 
-/// Where an entry of the outbox stands.
+/// The state of an entry in the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
     /// The entry.
@@ -86,7 +86,7 @@ pub enum OutboxChange {
     },
 }
 
-/// What a channel is asked to send.
+/// An answer for a channel to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
     /// Unique to this answer and the same in every attempt: the platform's idempotency key or transaction id, where it has one.
@@ -109,7 +109,7 @@ pub struct Outgoing {
     pub repeat: bool,
 }
 
-/// What one attempt came to.
+/// The outcome of one delivery attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
     /// The platform has it, and said so.

@@ -16,7 +16,7 @@ pub struct ConversationKey {
     pub sender: String,
 }
 
-/// What a message that came by a channel changes beside the inbox.
+/// The changes that a message from a channel makes besides its entry in the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
     /// Its conversation has this message's session from now on.
@@ -58,7 +58,7 @@ pub enum InboxChange {
         how: &'static str,
         /// Why, for the latter two.
         reason: Option<String>,
-        /// What is owed to whoever said it, and since when.
+        /// The answer that is owed to the sender, and the time since when.
         owed: Option<(Owed, Timestamp)>,
     },
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use clawk_trace::canonical::is_payload;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -30,7 +31,7 @@ impl fmt::Debug for Content {
     }
 }
 
-/// One event to be chained and kept. The journal adds sequence, trace id and hashes.
+/// One event to append. The journal adds the sequence number, the trace id and the hashes.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The chain that it joins; the first entry of a new session starts its chain.
@@ -54,7 +55,7 @@ pub struct Entry {
     pub answers: Option<AnswerKey>,
 }
 
-/// How long a request's stored answer is found, milliseconds (R19: 5 minutes).
+/// How long the stored answer of a request is kept, in milliseconds (R19: 5 minutes).
 pub const ANSWER_KEPT_MS: i64 = 300_000;
 
 /// The key of a stored answer: which method, which request id (R19).
@@ -67,7 +68,7 @@ pub struct AnswerKey {
     pub request_id: [u8; 16],
 }
 
-/// What was spent: added to the sum of its hour and purse.
+/// An amount that was spent. The journal adds it to the sum of its hour and account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent {
     /// Hours since the epoch.
@@ -78,7 +79,7 @@ pub struct Spent {
     pub amount: Amount,
 }
 
-/// An outside effect whose outcome is not known, and that nobody has found out yet.
+/// An outside effect of unknown outcome that is not settled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenEffect {
     /// The call.
@@ -125,7 +126,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Why no journal may take this batch: an event of it would make a chain that nobody, or not everybody, can verify.
+    /// Checks the batch. Returns an error if one of its events would make a chain that some verifiers reject.
     #[must_use]
     pub fn fault(&self) -> Option<JournalError> {
         let why = |entry: &Entry| {
@@ -144,7 +145,7 @@ impl Batch {
 }
 
 /// Why the journal did not take or find something.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JournalError {
     /// The bounded queue is full.
     #[error("the journal's queue is full ({limit} waiting); the disk is slower than the work")]
@@ -158,6 +159,16 @@ pub enum JournalError {
     /// It can't be read.
     #[error("the journal can't be read: {0}")]
     Unreadable(String),
+    /// The server that keeps it is gone for now: nothing new begins, and the same again may succeed soon.
+    #[error("the state can't be reached: {0}")]
+    Away(String),
+    /// Another host has taken the agent: nothing of what is under way here can be recorded any more, and the same request to any host
+    /// gets its one answer.
+    #[error("another host has taken over from `{host}`")]
+    Fenced {
+        /// The host that lost its lease.
+        host: String,
+    },
 }
 
 /// The promise that a submitted batch will be durable.
@@ -203,7 +214,7 @@ pub struct Recorded {
     pub content: Option<Content>,
 }
 
-/// What [`Journal::scan`] looks for: all given conditions hold; in order of rows.
+/// The conditions of [`Journal::scan`]. All given conditions must hold; rows come in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
     /// Only rows after this one.
@@ -229,7 +240,7 @@ pub struct OpenMessage {
     pub message: MessageId,
 }
 
-/// What is known of a session.
+/// A session as the journal lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRow {
     /// Its id.

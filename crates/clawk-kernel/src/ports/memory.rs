@@ -11,7 +11,7 @@ use clawk_recall::entry::{Found, Hit, Mark, New, Vector, Whose};
 use super::{Batch, Later};
 use crate::time::Timestamp;
 
-/// Whose entries: the store's `scope` says which part counts.
+/// The owner of entries. The store's `scope` decides which of the fields count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// The Identity's name.
@@ -156,7 +156,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>>;
 
-    /// How many entries there are at this place, whoever's they are.
+    /// The number of entries of this store, of all owners.
     fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>>;
 
     /// Entries of every scope that have no vector of this model (`PROVIDER/MODEL`), the newest first, at most `limit`.
@@ -213,7 +213,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         })
     }
 
-    /// Keeps entries that nobody knows anything of.
+    /// Stores entries without a known origin.
     fn store<'a>(
         &'a self,
         store: &'a Store,

@@ -83,7 +83,7 @@ pub struct ToolOffer {
     pub input_schema: Value,
 }
 
-/// What a model is asked.
+/// One request to a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InferRequest {
     /// The system prompt.
@@ -190,7 +190,7 @@ pub enum Delta<'a> {
     Call(&'a str),
 }
 
-/// What kind of failure an attempt was.
+/// The kind of a failed attempt. It decides about retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {

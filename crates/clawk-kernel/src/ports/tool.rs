@@ -18,7 +18,7 @@ use crate::sampling::{Sample, Sampled};
 use crate::sheet::Preview;
 use crate::witness::Fact;
 
-/// What a tool is, as its executor knows it; the manifest's words come first where it gives them.
+/// The executor's description of a tool. Fields of the manifest take precedence.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Description {
     /// For the model.
@@ -33,7 +33,7 @@ pub struct Description {
     pub category: Option<&'static str>,
 }
 
-/// One call, to be looked at before anybody is asked about it.
+/// One call to examine before a person is asked about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
     /// The tool.
@@ -87,7 +87,7 @@ pub enum RunError {
     Cancelled,
 }
 
-/// How the outcome of a run that nobody saw end is found out.
+/// How clawk finds out the outcome of a run that was cut off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Mend {
     /// A person is asked.
@@ -131,7 +131,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         workdir: &Path,
     ) -> Result<(), Refusal>;
 
-    /// The same for a call that may come: whoever asks may ask again.
+    /// The same for a call that may come later. The caller may ask again.
     ///
     /// # Errors
     /// As [`ToolRunner::preflight`].

@@ -1,8 +1,8 @@
-//! What is counted: tokens, money, time, calls, bytes out. Whole numbers only.
+//! The counted amounts: tokens, money, time, calls, bytes out. Whole numbers only.
 
 use serde::{Deserialize, Serialize};
 
-/// What a limit bounds.
+/// The unit of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -28,7 +28,7 @@ impl Unit {
         Self::BytesOut,
     ];
 
-    /// As in `clawk.toml`.
+    /// The name of the unit in `clawk.toml`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -92,7 +92,7 @@ pub struct Named {
     pub day: Allowance,
 }
 
-/// When a limit begins anew. All windows are UTC.
+/// The period of a limit. All periods begin in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -129,7 +129,7 @@ pub const fn hour_of(at: Timestamp) -> i64 {
     at.0.div_euclid(HOUR_US)
 }
 
-/// When such an hour began.
+/// The start of the given hour (hours since the epoch).
 #[must_use]
 pub const fn hour_start(hour: i64) -> Timestamp {
     Timestamp(hour.saturating_mul(HOUR_US))

@@ -35,7 +35,7 @@ use crate::infer::patience::ModelOptions;
 use crate::ports::Spent;
 use crate::time::Timestamp;
 
-/// One purse of the tree; cheap to clone. It is closed when nobody holds it.
+/// One account of the tree. Clones are cheap and share it; it is closed when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Purse(Arc<Account>);
 

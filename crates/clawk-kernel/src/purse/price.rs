@@ -1,4 +1,4 @@
-//! What models cost: `[prices]` of `clawk.toml`, then the table that is shipped.
+//! The prices of models: `[prices]` of `clawk.toml` first, then the shipped table.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,17 @@ impl Price {
         cache_write: None,
     };
 
-    /// What this usage cost, rounded up.
+    /// The cost of this usage in millionths of a US dollar, rounded up.
+    ///
+    /// ```
+    /// use clawk_kernel::ports::Usage;
+    /// use clawk_kernel::purse::Price;
+    ///
+    /// // 3 dollars per million input tokens, 15 dollars per million output tokens.
+    /// let price = Price { input: 3_000_000, output: 15_000_000, cached_input: None, cache_write: None };
+    /// let usage = Usage { input_tokens: 1_000, output_tokens: 200, ..Usage::default() };
+    /// assert_eq!(price.of(&usage), 6_000); // 0.006 dollars
+    /// ```
     #[must_use]
     pub fn of(&self, usage: &Usage) -> u64 {
         let cached = usage.cached_tokens.min(usage.input_tokens);
@@ -83,7 +93,7 @@ fn microusd(sum: u128) -> u64 {
     u64::try_from(sum.div_ceil(MILLION)).map_or(MICROUSD_MAX, |cost| cost.min(MICROUSD_MAX))
 }
 
-/// What holds for a model that no table knows.
+/// The rule for a model whose price is not in any table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Unknown {
@@ -110,7 +120,7 @@ impl Default for Unknown {
     }
 }
 
-/// `[prices]`: by model name; `*` stands for any text.
+/// `[prices]` of `clawk.toml`: prices by model name, in which `*` matches any text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prices {

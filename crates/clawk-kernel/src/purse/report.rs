@@ -1,4 +1,4 @@
-//! What is spent, set aside and left, for people.
+//! A report for people: spent, reserved and remaining amounts.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Budget {
     pub table_date: String,
 }
 
-/// What is known of a model's price.
+/// The price of a model, and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelPrice {
     /// The provider's name.

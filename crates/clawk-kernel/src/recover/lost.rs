@@ -176,7 +176,7 @@ pub(crate) async fn report_owed(scribe: &Scribe, catalog: &Catalog) -> Result<us
     }
 }
 
-/// The event that says of a call that nobody knows what it did.
+/// The event of a call whose outcome is unknown.
 fn unknown(scribe: &Scribe, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
     let error = CallError::Unknown {
         tool: tool.to_owned(),

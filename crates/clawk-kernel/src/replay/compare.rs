@@ -1,4 +1,4 @@
-//! A record and its replay, side by side: what the kernel said then and now.
+//! Compares a record with its replay, event by event.
 //!
 //! Ids are compared by their order of appearance, times and durations not at all. Calls of a door run side by side, so that their events may
 //! be interleaved: events are compared span by span.
@@ -40,13 +40,14 @@ const OTHERS: [&str; 7] = [
     "ckp.undo.",
 ];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 23] = [
+const IGNORED: [&str; 24] = [
     // With other Atlases in their place, none came or went.
     "atlas_changes",
     "attempts",
     "channel",
     "conversation",
-    // How a turn ended in a word, which earlier versions did not record.
+    // How a turn ended in a word, and what it was offered, which earlier versions did not record.
+    "could_act",
     "declined",
     // Prices are local.
     "cost_microusd",

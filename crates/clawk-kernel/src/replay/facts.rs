@@ -10,10 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::carp::{Atlases, CarpFacts};
 use crate::catalog::Described;
+use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::options::Options;
 use crate::output::Shown;
 use crate::prompt;
+use crate::world_model::PlanLimits;
 
 /// The content of `ckp.agent.described`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -21,6 +23,9 @@ pub struct AgentFacts {
     /// Its Atlases, if it had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carp: Option<CarpFacts>,
+    /// Who judged its answers, if anybody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
     /// Texts of the Identity's context files when the agent started, by their paths in the manifest.
     pub context_files: BTreeMap<String, String>,
     /// How long each provider was asked again, by its name. None: the record is older than that, and a rate limit counted as an attempt.
@@ -31,6 +36,9 @@ pub struct AgentFacts {
     /// The agent's own files that its mounts showed writable: the static checks of a replay refuse what they refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<PathBuf>,
+    /// How much a plan step might take. None: the record is older than world models, and no skill planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planning: Option<PlanLimits>,
     /// What held where the manifest's sandbox is silent.
     pub sandbox: clawk_plan::Defaults,
     /// How much of a result a model read.
@@ -44,6 +52,7 @@ impl AgentFacts {
     pub(crate) fn of(manifest: &Manifest, options: &Options, atlases: &Atlases) -> Self {
         Self {
             carp: CarpFacts::of(atlases),
+            claims: options.claims.clone(),
             context_files: manifest
                 .identity
                 .context_files
@@ -62,6 +71,7 @@ impl AgentFacts {
                 .collect(),
             manifest: manifest.clone(),
             own: own(manifest, options),
+            planning: options.planning.filter(|_| !manifest.world_models.is_empty()),
             sandbox: options.sandbox,
             shown: options.shown,
             workdir: options.workdir.clone(),

@@ -42,7 +42,7 @@ use tape::{Answered, Input, Tapes};
 /// How long one message or call may take; a replay waits for nothing but itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// The session.
@@ -236,7 +236,9 @@ fn parts(
             audit_writable: Arc::new(true.into()),
             budgets: Default::default(),
             prices: Default::default(),
+            planning: tape.facts.planning,
             judge: Judge::default(),
+            claims: tape.facts.claims.clone(),
             shown: tape.facts.shown,
             models: models(tape),
             reach_providers: false,

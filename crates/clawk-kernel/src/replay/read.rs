@@ -1,4 +1,4 @@
-//! What one recorded event says.
+//! Reads one recorded event.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};

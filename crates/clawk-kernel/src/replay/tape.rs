@@ -26,7 +26,7 @@ use crate::recover;
 use crate::team;
 use crate::time::Timestamp;
 
-/// What a replay lacks.
+/// A reason why a record cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// Content was erased, or lies elsewhere.

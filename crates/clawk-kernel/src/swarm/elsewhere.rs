@@ -30,7 +30,7 @@ const MAX_TEXT: usize = 1 << 20;
 /// Tries that ended and are remembered, so that what comes late is known as such.
 const ENDED: usize = 4096;
 
-/// A try that somebody else works on, or has.
+/// A try that another process works on, or has finished.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     /// The task here.
@@ -114,7 +114,7 @@ pub(super) fn of<'a>(
     crosses.then_some((there, identity, place))
 }
 
-/// The token of a try: nobody who does not know the key can make it.
+/// The token of a try. Only a holder of the key can make it.
 fn token(peers: &Peers, id: &RequestId) -> String {
     let mut hash = Sha256::new();
     hash.update(b"clawk report token\0");
@@ -385,7 +385,7 @@ pub(crate) fn desk(peers: &Arc<Peers>) -> Arc<dyn Reports> {
     Arc::new(Desk(Arc::downgrade(peers)))
 }
 
-/// Whoever is asked by a host of the swarm has at most the rights that it names.
+/// A task from another host has at most the rights that this host names.
 pub(super) fn at_most(role: Role, limits: Option<&TaskLimits>) -> Role {
     let said = limits.and_then(|limits| limits.role.as_deref());
     // A word that is not known is the least role.

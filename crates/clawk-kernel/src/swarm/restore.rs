@@ -83,7 +83,7 @@ fn heard(peers: &Peers, event: &Recorded) {
     }
 }
 
-/// A task of an earlier version, which nobody works on any more: its end is told once.
+/// A task of an earlier version that no member works on any more. Its end is reported once.
 async fn give_up(peers: &Peers, task: &str, session: SessionId) -> Result<(), JournalError> {
     let reason = br#"{"error":"it was given to a peer by an earlier version, which kept too little to go on with it"}"#;
     let payload = SwarmReported {

@@ -1,4 +1,4 @@
-//! One try: a session opens, its turn answers, and the coordinator is told how it ended.
+//! One try of a member: opens a session, runs its turn, and reports the end to the coordinator.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

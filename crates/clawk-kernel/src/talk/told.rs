@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::attach::Attached;
 use crate::notice::Stop;
 use crate::ports::{ToolOffer, Usage};
+use crate::shown::Shown;
 
 /// A message from outside.
 #[derive(Debug, Clone)]
@@ -67,7 +68,7 @@ impl Talk {
     }
 }
 
-/// What came of a message.
+/// The result of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
     /// What [`Talk::conversation`] takes to go on with it.
@@ -84,6 +85,8 @@ pub struct Told {
     pub stop: Stop,
     /// Why it could not be finished, for people.
     pub reason: Option<String>,
+    /// What the turn did by the record; none where the record has nothing to say.
+    pub shown: Option<Shown>,
     /// Tokens of the whole turn.
     pub usage: Usage,
 }

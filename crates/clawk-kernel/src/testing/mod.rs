@@ -61,7 +61,7 @@ pub fn manifest(spec: serde_json::Value) -> Manifest {
         tools: part(&spec, "tools").unwrap_or_default(),
         skills: part(&spec, "skills").unwrap_or_default(),
         memory: part(&spec, "memory"),
-        world_models: Vec::new(),
+        world_models: part(&spec, "world_models").unwrap_or_default(),
         sandbox: part(&spec, "sandbox"),
         further_sandboxes: part(&spec, "further_sandboxes").unwrap_or_default(),
         policies: part(&spec, "policies").unwrap_or_default(),
@@ -165,6 +165,8 @@ pub struct Rig {
     pub reach_providers: bool,
     /// What must not be seen anywhere.
     pub secrets: clawk_secrets::Given,
+    /// `[claims]`.
+    pub claims: Option<crate::Claims>,
     /// `[inbox]`.
     pub inbox: crate::InboxLimits,
     /// `[outbox]`.
@@ -199,6 +201,7 @@ impl Rig {
             locals: BTreeMap::new(),
             reach_providers: false,
             secrets: clawk_secrets::Given::default(),
+            claims: None,
             inbox: crate::InboxLimits::default(),
             outbox: crate::OutboxLimits::default(),
             swarm: crate::SwarmOptions::default(),
@@ -231,7 +234,9 @@ impl Rig {
                 budgets: self.budgets.clone(),
                 prices: self.prices.clone(),
                 audit_writable: Arc::clone(&self.audit_writable),
+                planning: Some(crate::PlanLimits::default()),
                 judge: crate::Judge::default(),
+                claims: self.claims.clone(),
                 shown: self.shown,
                 models: self.locals.clone(),
                 reach_providers: self.reach_providers,

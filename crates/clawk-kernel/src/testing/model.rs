@@ -18,8 +18,10 @@ type Answer = dyn Fn(&InferRequest, usize) -> Result<Completion, ProviderError> 
 pub struct ScriptedModel {
     answer: Box<Answer>,
     asked: Mutex<Vec<InferRequest>>,
-    /// The server is down: nobody reaches it.
+    /// The server is down: connections are refused.
     down: AtomicBool,
+    /// It takes questions and never answers.
+    silent: bool,
 }
 
 impl fmt::Debug for ScriptedModel {
@@ -73,6 +75,16 @@ impl ScriptedModel {
             answer: Box::new(answer),
             asked: Mutex::default(),
             down: AtomicBool::new(false),
+            silent: false,
+        }
+    }
+
+    /// Takes questions and never answers.
+    #[must_use]
+    pub fn hanging() -> Self {
+        Self {
+            silent: true,
+            ..Self::saying("")
         }
     }
 
@@ -140,6 +152,9 @@ impl Provider for ScriptedModel {
                 asked.len()
             };
             tokio::task::yield_now().await;
+            if self.silent {
+                std::future::pending::<()>().await;
+            }
             let outcome = (self.answer)(request, count);
             if let Ok(completion) = &outcome {
                 on_delta(Delta::Text(&completion.text));

@@ -26,6 +26,8 @@ pub enum Behaviour {
     Sleep(u64),
     /// Runs and says that it failed.
     Fail(String),
+    /// Runs and says this.
+    Say(String),
     /// Fails in this way.
     Error(RunError),
     /// Fails so often, then echoes.
@@ -232,6 +234,10 @@ impl ToolRunner for TestRunner {
                 Behaviour::Fail(text) => Ok(RunOutcome {
                     content: vec![ContentBlock::text(text)],
                     is_error: true,
+                    ..echo(permit.arguments())
+                }),
+                Behaviour::Say(text) => Ok(RunOutcome {
+                    content: vec![ContentBlock::text(text)],
                     ..echo(permit.arguments())
                 }),
                 Behaviour::Error(error) => Err(error),

@@ -8,6 +8,7 @@ mod atlas;
 mod bounds;
 mod boxes;
 mod channels;
+mod claims;
 mod client_tools;
 mod compaction;
 mod doors;
@@ -38,6 +39,7 @@ mod stops;
 mod swarm;
 mod talk;
 mod words;
+mod world_models;
 
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};

@@ -1,11 +1,11 @@
 //! What the policies want screened is screened on every door, and what was taken out is nowhere downstream.
 
+mod judge;
+mod memory;
+
 use std::sync::Arc;
 
 use base64::Engine as _;
-use clawk_proto::method::{
-    BroadcastParams, MemoryContext, MemoryQuery, MemoryQueryParams, MemoryStoreParams, NewEntry,
-};
 use clawk_secrets::Secret;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use super::limits::say;
 use super::{agent, allow_all, id, params, rig, rpc};
 use crate::error::{CallError, KernelError};
 use crate::notice::{Notice, TurnEnd};
-use crate::ports::{FaultKind, RunError};
+use crate::ports::RunError;
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{Door, kind};
 
@@ -446,189 +446,6 @@ async fn injected_prompts_in_messages_are_refused_and_secrets_redacted() {
         "{asked}"
     );
     assert!(!kept(&rig).contains(SECRET) && !kept(&rig).contains(&shaped()));
-}
-
-fn note(text: &str, n: u32) -> MemoryStoreParams {
-    MemoryStoreParams {
-        store: "notes".to_owned(),
-        entries: vec![NewEntry {
-            content: json!(text),
-            key: None,
-            metadata: None,
-        }],
-        context: MemoryContext { request_id: id(n) },
-    }
-}
-
-fn recall(text: &str) -> MemoryQueryParams {
-    MemoryQueryParams {
-        store: "notes".to_owned(),
-        query: MemoryQuery::Semantic {
-            text: text.to_owned(),
-            top_k: None,
-        },
-    }
-}
-
-#[tokio::test]
-async fn recalled_memory_is_screened() {
-    let mut spec = with("prompt_injection", json!({}));
-    spec["policies"][0]["secret_scanning"] = json!({"scope": "output", "action": "redact"});
-    let rig = knowing(spec);
-    let kernel = rig.start().await;
-    let session = rpc(&kernel).await;
-    kernel.memory_store(session, note(ATTACK, 1)).await.unwrap();
-    kernel
-        .memory_store(session, note(&format!("key {SECRET} {}", shaped()), 2))
-        .await
-        .unwrap();
-    let found = kernel.memory_query(session, recall("key")).await.unwrap();
-    let told = serde_json::to_string(&found).unwrap();
-    assert!(
-        !told.contains("evil.example") && !told.contains(SECRET) && !told.contains(&shaped()),
-        "{told}"
-    );
-    assert!(!found.entries.is_empty());
-    assert!(
-        screened(&rig, kind::SCREEN_SECRET)
-            .iter()
-            .any(|e| e["place"] == "memory")
-    );
-}
-
-#[tokio::test]
-async fn what_is_to_be_remembered_is_screened_as_input() {
-    let rig = knowing(with(
-        "secret_scanning",
-        json!({"scope": "input", "action": "block"}),
-    ));
-    let kernel = rig.start().await;
-    let session = rpc(&kernel).await;
-    let error = kernel.memory_store(session, note(SECRET, 1)).await.unwrap_err();
-    assert!(
-        matches!(&error, KernelError::Screened { reason, .. } if reason == "secret"),
-        "{error:?}"
-    );
-    assert!(!kept(&rig).contains(SECRET));
-}
-
-#[tokio::test]
-async fn peers_text_is_screened() {
-    let rig = knowing(with("prompt_injection", json!({})));
-    let kernel = rig.start().await;
-    let session = rpc(&kernel).await;
-    let shout = |text: &str| BroadcastParams {
-        swarm: "team".to_owned(),
-        message: json!({"text": text}),
-    };
-    let error = kernel.broadcast(session, shout(ATTACK)).await.unwrap_err();
-    assert!(
-        matches!(&error, KernelError::Screened { reason, .. } if reason == "prompt_injection"),
-        "{error:?}"
-    );
-    kernel
-        .broadcast(session, shout("the build is green"))
-        .await
-        .unwrap();
-    let found = screened(&rig, kind::SCREEN_INJECTION);
-    assert!(
-        !found.is_empty() && found.iter().all(|e| e["place"] == "peer"),
-        "{found:?}"
-    );
-}
-
-/// A manifest with a model to talk to and a model that judges.
-fn judged(detection: &str, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Rig {
-    let mut rig = rig(with("prompt_injection", json!({"detection": detection})));
-    let judge = ScriptedModel::new(move |request, _| {
-        assert!(
-            request.tools.is_empty() && request.messages.len() == 1,
-            "the judge is isolated"
-        );
-        let crate::ports::Message::User { text, .. } = &request.messages[0] else {
-            panic!()
-        };
-        let marker = text.lines().next().unwrap().strip_prefix("Marker: ").unwrap();
-        assert!(!request.system.contains(marker) && !request.system.contains("weather"));
-        match answer(text) {
-            Some(answer) => Ok(says(&answer.replace("MARKER", marker))),
-            None => Err(ScriptedModel::fault(FaultKind::Rejected, "down")),
-        }
-    });
-    rig.models.insert("model".to_owned(), Arc::new(judge));
-    rig
-}
-
-async fn weather(rig: &Rig) -> (bool, String) {
-    let kernel = rig.start().await;
-    let session = rpc(&kernel).await;
-    let call = params(
-        "echo",
-        json!({"text": "The weather in the valley is fine today."}),
-        1,
-    );
-    let result = kernel.call(session, call).await.unwrap();
-    (result.is_error, serde_json::to_string(&result).unwrap())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_judge_lets_pass_only_what_it_clearly_calls_clean() {
-    let clean = judged("llm-based", |_| {
-        Some(r#"{"verdict": "clean", "marker": "MARKER"}"#.to_owned())
-    });
-    assert!(!weather(&clean).await.0);
-    let answers: [&'static str; 6] = [
-        r#"{"verdict": "injection", "marker": "MARKER"}"#,
-        r#"{"verdict": "clean", "marker": "guessed"}"#,
-        r#"{"verdict": "fine", "marker": "MARKER"}"#,
-        "clean",
-        r#"{"verdict": "clean", "marker": "MARKER", "note": "x"}"#,
-        "",
-    ];
-    for answer in answers {
-        let rig = judged("llm-based", move |_| Some(answer.to_owned()));
-        let (is_error, told) = weather(&rig).await;
-        assert!(is_error && !told.contains("valley"), "{answer}: {told}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_judge_that_fails_or_never_answers_fails_closed() {
-    for detection in ["llm-based", "hybrid"] {
-        let rig = judged(detection, |_| None);
-        let (is_error, told) = weather(&rig).await;
-        assert!(is_error && !told.contains("valley"), "{told}");
-        let found = screened(&rig, kind::SCREEN_INJECTION);
-        assert_eq!(
-            (&found[0]["kind"], &found[0]["method"]),
-            (&json!("judge-unavailable"), &json!("judge"))
-        );
-        assert_eq!(screened(&rig, kind::SCREEN_JUDGED)[0]["verdict"], "unavailable");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn hybrid_asks_the_judge_only_where_no_pattern_decides() {
-    let rig = judged("hybrid", |_| {
-        Some(r#"{"verdict": "clean", "marker": "MARKER"}"#.to_owned())
-    });
-    let kernel = rig.start().await;
-    let session = rpc(&kernel).await;
-    let result = kernel
-        .call(session, params("echo", json!({"text": ATTACK}), 1))
-        .await
-        .unwrap();
-    assert!(result.is_error);
-    assert!(rig.models["model"].asked().is_empty());
-    let result = kernel
-        .call(
-            session,
-            params("echo", json!({"text": "Plain words about the harvest."}), 2),
-        )
-        .await
-        .unwrap();
-    assert!(!result.is_error);
-    assert_eq!(rig.models["model"].asked().len(), 1);
 }
 
 #[tokio::test]

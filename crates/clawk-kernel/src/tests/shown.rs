@@ -14,12 +14,12 @@ use crate::ports::{Message, RunError};
 use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
 
 /// What happens, what the agent claims, and what the line says.
-type Case = (&'static [&'static str], &'static str, &'static str);
+pub(super) type Case = (&'static [&'static str], &'static str, &'static str);
 
 const NOTHING: &str = "Record: no action was taken for this answer.";
 
 /// `write-N` are tools with effects; what each does stands in [`with`].
-const CASES: [Case; 20] = [
+pub(super) const CASES: [Case; 20] = [
     (&[], "Done! The file was saved.", NOTHING),
     (&[], "I have sent the mail to your boss.", NOTHING),
     (&[], "I deleted all old backups, as you wished.", NOTHING),
@@ -83,6 +83,11 @@ const CASES: [Case; 20] = [
 ];
 
 fn with() -> Rig {
+    tools(|_| {})
+}
+
+/// The agent of the twenty answers, with another manifest.
+pub(super) fn tools(change: impl FnOnce(&mut serde_json::Value)) -> Rig {
     let rules = json!([
         {"id": "no", "action": "deny", "scope": "tool", "match": {"name": "denied"}, "reason": "not here"},
         {"id": "rest", "action": "allow", "scope": "all"}]);
@@ -92,6 +97,7 @@ fn with() -> Rig {
         .map(|name| json!({"name": name, "description": name, "input_schema": {"type": "object"}}))
         .collect();
     manifest["tools"] = json!(tools);
+    change(&mut manifest);
     let mut rig = rig(manifest);
     rig.runner
         .set("fails", Behaviour::Fail("it says that it failed".to_owned()));

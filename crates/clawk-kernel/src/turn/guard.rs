@@ -15,7 +15,7 @@ pub const MAX_REPEATS: u32 = 5;
 const LONGEST_CYCLE: usize = 8;
 const CYCLES: usize = 3;
 
-/// What a turn may do at most.
+/// The limits of the loop guard for one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Model answers.

@@ -1,4 +1,4 @@
-//! What tells a key from a word that looks like one: character sets, lengths, edges, disorder, placeholders.
+//! Tells keys from ordinary words: character sets, lengths, edges, disorder, placeholders.
 
 /// Characters of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,7 +33,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// A value to be looked for.
+    /// Makes a known value to search for. `name` names the secret in findings.
     pub fn new(name: impl Into<Arc<str>>, value: &str) -> Self {
         Self {
             name: name.into(),

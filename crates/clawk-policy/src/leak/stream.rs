@@ -55,7 +55,7 @@ impl Stream {
         self.emit(self.buffer.len())
     }
 
-    /// What was found so far, in all that has left or is about to.
+    /// The secrets found so far in the stream.
     #[must_use]
     pub const fn found(&self) -> &Tally {
         &self.tally

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Where one path leads.
+/// The real place of one path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
     /// The real place, links followed; what is not there is named as it would be. Then the file's other names, where such a
@@ -15,7 +15,7 @@ pub struct Place {
     pub unknown: Option<String>,
 }
 
-/// Where a root of a rule leads.
+/// The real place of the root of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootPlace {
     /// When the agent started. A permissive rule speaks for this place alone: a link that was put there since widens nothing.
@@ -24,7 +24,7 @@ pub struct RootPlace {
     pub now: PathBuf,
 }
 
-/// What was found out about a call's paths and about the roots of the rules.
+/// The real places of a call's paths and of the roots of the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     /// By the path as [`wanted`](super::wanted) gives it.

@@ -1,4 +1,4 @@
-//! What the supervisor puts on itself, so that the tool inherits it.
+//! Limits that the supervisor sets on itself, so that the tool inherits them.
 
 use std::os::fd::RawFd;
 

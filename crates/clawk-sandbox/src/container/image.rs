@@ -61,7 +61,7 @@ pub enum ImageError {
         error: io::Error,
     },
     /// Bytes are not those that their digest names.
-    #[error("`{0}` does not have the content that its name says: the image was changed or damaged")]
+    #[error("the content of `{0}` does not match its digest: the image was changed or damaged")]
     Digest(String),
     /// The layout does not say what it should.
     #[error("{0}")]

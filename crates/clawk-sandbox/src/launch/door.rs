@@ -11,7 +11,7 @@ use clawk_plan::plan::Plan;
 /// The port on 127.0.0.1, inside the box, that `HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` name.
 pub const PORT: u16 = 3128;
 
-/// A listening socket that lives in a box's network namespace: whoever connects to it is a process of that box.
+/// A listening socket in the network namespace of a box. Only processes of that box can connect to it.
 #[derive(Debug)]
 pub struct Door {
     /// Bound to 127.0.0.1:[`PORT`] in the box, listening, non-blocking.
@@ -26,7 +26,7 @@ pub type Keep = Box<dyn Any + Send>;
 /// One request of a guest in this process (level `wasm`): HTTP/1.1 in absolute form goes in, its answer comes out.
 pub type Lane = tokio::io::DuplexStream;
 
-/// Who serves doors. Called inside the async runtime, before the tool starts; an error refuses the run.
+/// Serves the doors of boxes. clawk calls it inside the async runtime, before the tool starts. An error refuses the run.
 #[derive(Clone)]
 pub struct Gate {
     doors: Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>,
@@ -76,7 +76,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Where the tool finds the files.
+    /// The folder in which the tool finds the files.
     pub const FOLDER: &'static str = "/run/clawk";
 }
 

@@ -134,7 +134,7 @@ pub enum Input {
     Given(Given),
 }
 
-/// What to run, and how.
+/// One run: program, arguments, environment, input, limits.
 #[derive(Clone)]
 pub struct Spec {
     /// A path, or a name that is looked up in the `PATH` of [`Spec::env`] ([`MINIMAL_PATH`] without one).
@@ -477,14 +477,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the run ended by itself with code 0 and hit no limit.
+    /// Tells whether the run ended by itself with exit code 0 and hit no limit.
     #[must_use]
     pub fn success(&self) -> bool {
         self.exit_code == Some(0) && self.limit.is_none()
     }
 }
 
-/// Why there is no [`Outcome`].
+/// The reason why a run has no [`Outcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// Nothing ran.

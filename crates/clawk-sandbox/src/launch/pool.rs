@@ -33,7 +33,7 @@ const ENDING_MS: u64 = 250;
 /// The next box is made so much later, milliseconds, that a short call is not slowed by it.
 const SETTLE_MS: u64 = 10;
 
-/// How many boxes may wait, and for how long.
+/// Limits of the pool of prepared boxes: their number, and the time until an unused box ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warm {
     /// Boxes that wait for calls of one configuration, at most: one, and one more for each call that found none because others came

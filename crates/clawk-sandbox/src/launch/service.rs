@@ -15,7 +15,7 @@ use clawk_plan::level::{Obtained, Whose};
 /// How long a service's start may take until its program runs, milliseconds.
 const START_MS: u64 = 10_000;
 
-/// How a service ended.
+/// The end of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceEnd {
     /// Exit code of the program, if it ended by itself.
@@ -188,7 +188,7 @@ impl Service {
         self
     }
 
-    /// What encloses it.
+    /// The isolation that the service really has.
     #[must_use]
     pub fn obtained(&self) -> &Obtained {
         &self.obtained
@@ -200,7 +200,7 @@ impl Service {
         self.stderr.text()
     }
 
-    /// How it ended, when it has.
+    /// The end of the service; `None` while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<ServiceEnd> {
         self.end.borrow().clone().map(|end| self.told(end))

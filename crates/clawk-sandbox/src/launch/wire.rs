@@ -1,4 +1,4 @@
-//! What the launcher and its supervisor (`clawk __sandbox`) say to each other over their socket.
+//! The messages between the launcher and its supervisor (`clawk __sandbox`), over their socket.
 //!
 //! Launcher to supervisor: the length of the request (4 bytes, little endian) with the tool's three streams as
 //! attached descriptors (for a box that waits, the socket that its call comes by instead), for a box with a way out also the socket

@@ -8,6 +8,7 @@ use super::push::Receivers;
 use clawk_kernel::time::Timestamp;
 use clawk_kernel::{Attached, Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
 use clawk_proto::{MessageId, RequestId, SessionId};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
@@ -110,6 +111,8 @@ pub(crate) struct View {
     pub(crate) phase: Phase,
     /// What the agent has said so far.
     pub(crate) text: String,
+    /// What its turn did by the record, once it has ended and where the record has something to say.
+    pub(crate) record: Option<Value>,
 }
 
 /// What a task asks for.
@@ -285,6 +288,10 @@ impl Tasks {
         let (_, turn) = talk.address()?;
         let standing = kernel.standing(turn, &client(owner)).await?;
         let standing = standing.ok_or_else(unknown)?;
+        let record = standing
+            .end
+            .as_ref()
+            .and_then(|told| told.shown.as_ref()?.facts());
         let (state, reason, text) = match standing.end {
             Some(told) => ended(told),
             None => (State::Submitted, None, String::new()),
@@ -295,6 +302,7 @@ impl Tasks {
             context: None,
             phase: Phase { state, at, reason },
             text,
+            record,
         })
     }
 }
@@ -320,6 +328,7 @@ impl Task {
             context: Some(self.context.clone()),
             phase: self.phase.borrow().clone(),
             text: self.telling.text(),
+            record: self.telling.record(),
         }
     }
 

@@ -6,6 +6,7 @@ use http::HeaderValue;
 use serde_json::{Value, json};
 
 use super::tasks::{Fault, Task, View};
+use crate::telling::RECORD;
 
 /// Parts of one message.
 const MAX_PARTS: usize = 1_024;
@@ -232,6 +233,9 @@ pub(super) fn task(view: &View) -> Value {
         if !view.text.is_empty() {
             facts.insert("artifacts".into(), json!([artifact(&view.text)]));
         }
+        if let Some(record) = &view.record {
+            facts.insert("metadata".into(), json!({RECORD: record}));
+        }
     }
     task
 }
@@ -265,5 +269,9 @@ pub(super) fn artifact_update(task: &Task, piece: &str, append: bool) -> Value {
 /// A change of state.
 pub(super) fn status_update(task: &Task) -> Value {
     let view = task.view();
-    json!({"statusUpdate": {"taskId": view.id, "contextId": view.context, "status": status(&view)}})
+    let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status(&view)});
+    if let (Some(record), Some(update)) = (&view.record, update.as_object_mut()) {
+        update.insert("metadata".into(), json!({RECORD: record}));
+    }
+    json!({ "statusUpdate": update })
 }

@@ -1,4 +1,4 @@
-//! What goes to the editor: answers, notifications, and requests of ours that it answers.
+//! Messages to the editor: answers, notifications, and our own requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -289,7 +289,7 @@ impl Editor {
         Ok(())
     }
 
-    /// Nobody is told of a cancel of something that is not there.
+    /// A cancel of an unknown request has no answer.
     fn cancel(&self, params: Value) {
         let wanted: Result<Cancel, Fault> = decode(params);
         if let Ok(wanted) = wanted

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::client::Client;
 use super::{Fault, calls};
-use crate::telling::Telling;
+use crate::telling::{RECORD, Telling};
 
 /// What the editor may answer to a permission, and what each means: exactly this call, no other.
 const OPTIONS: [(&str, &str, &str, Answer); 3] = [
@@ -61,6 +61,8 @@ struct Heard {
     /// Bytes of the text that it has.
     told: usize,
     calls: HashSet<RequestId>,
+    /// What the turn did by the record.
+    record: Option<Value>,
 }
 
 impl Conversation {
@@ -134,7 +136,12 @@ impl Conversation {
                 client.outbox().room().await;
             }
             if let Some(end) = ended(message, &notice) {
-                return end;
+                return end.map(|mut end| {
+                    if let (Some(record), Some(end)) = (heard.record, end.as_object_mut()) {
+                        end.insert("_meta".to_owned(), json!({RECORD: record}));
+                    }
+                    end
+                });
             }
         }
     }
@@ -184,7 +191,16 @@ impl Conversation {
                         "rawOutput": summary}),
                 );
             }
-            Notice::Warned(text) | Notice::Unreachable(text) | Notice::Shown(_, text) => client.update(
+            // Apart from the answer: an editor that shows no thoughts still has it in the result of the prompt.
+            Notice::Shown(shown, line) => {
+                heard.record = shown.facts();
+                client.update(
+                    &self.id,
+                    &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": line},
+                        "_meta": {RECORD: heard.record}}),
+                );
+            }
+            Notice::Warned(text) | Notice::Unreachable(text) => client.update(
                 &self.id,
                 &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}),
             ),

@@ -23,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Why a running agent could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("no agent is running with the state directory `{}`", .state.display())]
     NotRunning {
         /// The directory.
@@ -39,7 +39,7 @@ pub enum ControlError {
     #[error("{}", .0.message)]
     Refused(RpcError),
     /// It answered with something else.
-    #[error("the running agent answered with what is not an answer: {0}")]
+    #[error("the running agent sent an answer that can't be read: {0}")]
     Malformed(String),
 }
 

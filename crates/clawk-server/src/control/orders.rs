@@ -1,4 +1,4 @@
-//! What the owner of the state directory may order by the control socket: answers, revocations, the emergency stop.
+//! The orders of the control socket: answers, revocations, the emergency stop.
 
 use clawk_kernel::effect::Outcome;
 use clawk_kernel::sheet::Seen;

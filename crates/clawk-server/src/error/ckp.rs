@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use clawk_kernel::ports::MemoryError;
+use clawk_kernel::ports::{JournalError, MemoryError};
 use clawk_kernel::{CallError, KernelError, StartError};
 use clawk_proto::{ErrorCode, RequestId, RpcError};
 use serde::de::DeserializeOwned;
@@ -94,8 +94,21 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             Code::InvalidRequest,
             json!({"reason": "not_ready", "state": state}),
         ),
-        E::Journal(_) => (Code::Internal, json!({"reason": "journal"})),
+        E::Journal(why) => of_journal(why),
     }
+}
+
+/// A journal that takes nothing more (R48). `session_moved`: another host has the agent, and the same request there gets its one
+/// answer. `state_unavailable`: the server that keeps the state is gone for now.
+fn of_journal(error: &JournalError) -> (ErrorCode, Value) {
+    let (code, reason) = match error {
+        JournalError::Fenced { .. } => (ErrorCode::Internal, "session_moved"),
+        JournalError::Away(_) => (ErrorCode::MemoryBackend, "state_unavailable"),
+        JournalError::Full { .. } | JournalError::Unwritable(_) | JournalError::Unreadable(_) => {
+            (ErrorCode::Internal, "journal")
+        }
+    };
+    (code, json!({"reason": reason}))
 }
 
 /// How a question ended that did not end in a run.
@@ -219,7 +232,7 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
             ErrorCode::InvalidParams,
             json!({"reason": "invalid_entry", "index": index}),
         ),
-        KernelError::Journal(_) => (ErrorCode::Internal, json!({"reason": "journal"})),
+        KernelError::Journal(why) => of_journal(why),
     };
     sentence(code, &error.to_string()).with(data)
 }
@@ -240,7 +253,7 @@ pub(crate) fn from_init(error: &InitFailure) -> RpcError {
             json!({"reason": "unserved", "errors": parts}),
         ),
         InitFailure::Start(StartError::Sandbox(refusal)) => (ErrorCode::SandboxDenied, refusal.data()),
-        InitFailure::Start(StartError::Journal(_)) => (ErrorCode::Internal, json!({"reason": "journal"})),
+        InitFailure::Start(StartError::Journal(why)) => of_journal(why),
     };
     sentence(code, &error.to_string()).with(data)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the shape of a request, and where: a missing member is named with its path (S.15).
+//! Faults in the shape of a request, each with its place. A missing member is named with its path (S.15).
 
 use serde::de::DeserializeOwned;
 

@@ -1,4 +1,4 @@
-//! Who asks, by the headers of a request.
+//! Identifies the client by the headers of a request.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the listener serves, by path (R42): the one place where a door gets its routes.
+//! The routes of the listener's doors (R42).
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{App, approvals, atlases, carp, claw, health, openapi, sessions, stream, traces};
 
-/// What is served on the listener, by path (R42).
+/// A group of paths that the listener serves (R42).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Door {
@@ -34,7 +34,7 @@ impl Door {
         Self::Mcp,
         Self::A2a,
     ];
-    /// Those that are on where `[http] doors` says nothing.
+    /// The doors that are open if `[http] doors` is not set.
     pub const DEFAULT: [Self; 3] = [Self::Claw, Self::Cra, Self::Health];
 
     /// The word in `clawk.toml`.

@@ -1,4 +1,4 @@
-//! What every request passes: where it is from, who sends it, how often, and for how long it may take.
+//! The checks of every request: origin, client, rate and time limit.
 
 use std::time::Duration;
 

@@ -31,7 +31,7 @@ const BREATH_MS: u64 = 100;
 /// Why nothing is listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// An address beyond loopback that nobody allowed.
+    /// An address beyond loopback, without `[http] public`.
     #[error("`{0}` is reachable from other machines; allow it with `[http] public = true` and tokens")]
     Public(
         /// The address.
@@ -113,7 +113,7 @@ impl Http {
         })
     }
 
-    /// Where it listens; the port is the real one when 0 was asked for.
+    /// The address of the listener. If port 0 was requested, this has the assigned port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -128,13 +128,13 @@ impl Http {
         }
     }
 
-    /// What replaces its tokens while it serves.
+    /// A handle that replaces the tokens while the listener serves.
     #[must_use]
     pub fn keys(&self) -> Keys {
         Keys(self.app.clone())
     }
 
-    /// What is open to whoever reaches the address, if that is everything.
+    /// A warning if the listener has no tokens, so that every client has all rights.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         (!self.app.is_guarded()).then(|| {

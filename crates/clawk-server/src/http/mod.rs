@@ -81,7 +81,7 @@ pub trait Traces: Send + Sync + fmt::Debug {
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
 }
 
-/// Limits and who may do what.
+/// Limits and tokens of the listener.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
     /// Who may do what; empty: everybody may do everything, on loopback only.

@@ -19,7 +19,7 @@ use crate::access::Scope;
 /// A session that the caller sees.
 ///
 /// # Errors
-/// 404: there is none, or it is somebody else's; it doesn't say which.
+/// 404: the session does not exist or belongs to another token. The answer does not say which.
 pub(crate) fn visible(cra: &Cra, principal: &Principal, id: &str) -> Result<SessionView, ApiError> {
     let parsed: Option<SessionId> = id.parse().ok(); // silent-ok: what is no id is no session
     parsed

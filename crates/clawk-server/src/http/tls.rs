@@ -23,7 +23,7 @@ pub enum TlsError {
     Setup(#[from] rustls::Error),
 }
 
-/// What the listener shows and asks for.
+/// The TLS settings of the listener: its certificate, and the authorities of client certificates.
 #[derive(Debug, Clone)]
 pub struct Tls(pub(super) Arc<ServerConfig>);
 

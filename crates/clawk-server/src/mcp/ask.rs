@@ -52,7 +52,8 @@ pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
                 "conversation": {"type": "string"},
                 "session_id": {"type": "string"},
                 "turn_id": {"type": "string"},
-                "stop": {"type": "string", "enum": ["answered", "cancelled", "failed"]},
+                "stop": {"type": "string", "enum": ["answered", "refused", "cancelled", "budget", "stopped", "failed"]},
+                "record": {"type": "object", "description": "What the agent did, by its record; absent where there is nothing to say"},
                 "usage": {
                     "type": "object",
                     "properties": {"input_tokens": {"type": "integer"}, "output_tokens": {"type": "integer"}},
@@ -171,8 +172,15 @@ fn result(told: &clawk_kernel::Told, text: String) -> Result<CallToolResult, Err
         (None, true) => format!("{text}\n\nthe turn was {stop}").trim().to_owned(),
         (None, false) => text,
     };
-    shaped(json!({
-        "content": [{"type": "text", "text": text}],
+    let record = told.shown.as_ref().and_then(clawk_kernel::shown::Shown::facts);
+    let mut content = vec![json!({"type": "text", "text": text})];
+    // A part of its own, for the client's person.
+    let line = record.as_ref().and_then(|record| record.get("text"));
+    content.extend(
+        line.map(|line| json!({"type": "text", "text": line, "annotations": {"audience": ["user"]}})),
+    );
+    let mut shape = json!({
+        "content": content,
         "structuredContent": {
             "conversation": told.conversation,
             "session_id": told.session,
@@ -181,5 +189,10 @@ fn result(told: &clawk_kernel::Told, text: String) -> Result<CallToolResult, Err
             "usage": {"input_tokens": told.usage.input_tokens, "output_tokens": told.usage.output_tokens},
         },
         "isError": is_error,
-    }))
+    });
+    let structured = shape.get_mut("structuredContent").and_then(Value::as_object_mut);
+    if let (Some(record), Some(structured)) = (record, structured) {
+        structured.insert("record".to_owned(), record);
+    }
+    shaped(shape)
 }

@@ -1,4 +1,4 @@
-//! Whose session it is: one token's session is closed to every other, whoever knows its id.
+//! The owners of sessions: only the token that opened a session can use it, even if another client knows its id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ impl Owners {
     }
 
     /// # Errors
-    /// The session is another's or nobody's, which look the same; or too many are open.
+    /// The session belongs to another token or does not exist (the answer is the same), or too many are open.
     pub(super) async fn admit(
         &self,
         principal: Option<&Principal>,

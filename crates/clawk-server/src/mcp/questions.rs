@@ -22,7 +22,7 @@ pub(super) struct Elicitor {
 }
 
 impl Elicitor {
-    /// None where this client is not to be asked: its questions wait for somebody else.
+    /// `None` if this client may not answer: the questions wait for another client.
     pub(super) fn of(asking: &Asking, peer: &Peer<RoleServer>) -> Option<Self> {
         let can = peer
             .peer_info()

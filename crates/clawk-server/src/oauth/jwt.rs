@@ -168,7 +168,7 @@ struct Header {
     crit: Option<Value>,
 }
 
-/// A token whose form is right and whose signature nobody has looked at.
+/// A well-formed token whose signature is not verified yet.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     algorithm: Algorithm,

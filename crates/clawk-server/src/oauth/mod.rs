@@ -33,7 +33,7 @@ const ANSWER_MS: u64 = 10_000;
 /// Paths below the resource that a token may be made for.
 const DOORS: [&str; 6] = ["/mcp", "/a2a", "/claw", "/claw/ws", "/openai/v1", "/v1"];
 
-/// Who is asked about a token (RFC 7662).
+/// The introspection endpoint of the authorization server (RFC 7662).
 #[derive(Debug, Clone)]
 pub struct Introspection {
     /// The endpoint.
@@ -44,7 +44,7 @@ pub struct Introspection {
     pub secret: Secret,
 }
 
-/// Whose tokens are taken, and what they allow.
+/// The accepted authorization server, and the rights of its tokens.
 #[derive(Debug, Clone)]
 pub struct OAuthOptions {
     /// The issuer, exactly as it stands in its tokens.
@@ -63,7 +63,7 @@ pub struct OAuthOptions {
     pub scopes: BTreeMap<String, Vec<Scope>>,
 }
 
-/// Why a token is not taken. Nobody outside is told which.
+/// The reason why a token is refused. The client does not learn it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// It is not one, or it is forged, over, or another's.

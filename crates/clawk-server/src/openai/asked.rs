@@ -1,4 +1,4 @@
-//! What a request asks, in whichever of the two forms: one message, what was said before it, the client's tools.
+//! Reads a request of either form: one message, the earlier messages, the client's tools.
 
 use clawk_kernel::ports::ToolOffer;
 use clawk_kernel::{Attached, Earlier};

@@ -242,7 +242,7 @@ impl Head {
                 message.insert("content".into(), Value::Null);
             }
         }
-        json!({
+        let whole = json!({
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
@@ -254,7 +254,8 @@ impl Head {
                 "finish_reason": finish(&answer.told),
             }],
             "usage": serve::usage(&answer.told, ["prompt_tokens", "completion_tokens"]),
-        })
+        });
+        serve::with_record(whole, &answer.told)
     }
 
     fn chunk(&self, delta: &Value, finish: Option<&str>) -> Value {
@@ -312,7 +313,8 @@ impl Pieces for Chunks {
                     }
                     events.push(event(&self.head.chunk(&json!({"tool_calls": [piece]}), None)));
                 }
-                events.push(event(&self.head.chunk(&json!({}), Some(finish(&told)))));
+                let last = self.head.chunk(&json!({}), Some(finish(&told)));
+                events.push(event(&serve::with_record(last, &told)));
                 if self.usage {
                     events.push(event(&self.head.usage(&told)));
                 }

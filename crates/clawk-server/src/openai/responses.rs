@@ -253,7 +253,7 @@ impl Head {
             }
             output.extend(told.calls.iter().map(|call| function_call(call, "completed")));
         }
-        json!({
+        let whole = json!({
             "id": format!("resp_{}", self.turn.id.simple()),
             "object": "response",
             "created_at": self.turn.created,
@@ -271,7 +271,11 @@ impl Head {
             "top_p": null,
             "user": self.user,
             "usage": told.map(usage),
-        })
+        });
+        match told {
+            Some(told) => serve::with_record(whole, told),
+            None => whole,
+        }
     }
 }
 

@@ -176,6 +176,15 @@ pub(super) fn ended(outcome: &Result<Told, KernelError>) -> Result<Told, ApiErro
     }
 }
 
+/// Puts what the turn did by the record beside the answer, never into its text: under `clawk`, a member that the dialect lacks.
+pub(super) fn with_record(mut answer: Value, told: &Told) -> Value {
+    let record = told.shown.as_ref().and_then(clawk_kernel::shown::Shown::facts);
+    if let (Some(record), Some(answer)) = (record, answer.as_object_mut()) {
+        answer.insert("clawk".to_owned(), json!({"record": record}));
+    }
+    answer
+}
+
 /// Tokens as the dialect counts them, under its two sets of names.
 pub(super) fn usage(told: &Told, names: [&str; 2]) -> Value {
     let [input, output] = names;

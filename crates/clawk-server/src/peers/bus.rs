@@ -28,7 +28,7 @@ use crate::queue::sqlite::File;
 use crate::queue::{Broker, Lane, Parcel, QueueError};
 use crate::rpc::reports;
 
-/// A task is given to somebody else after so long without a sign of its host.
+/// The time without a sign of life from its host after which a task goes to another host.
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(30);
 /// How often a host says that it is at it.
 const SIGN: Duration = Duration::from_secs(10);
@@ -38,12 +38,12 @@ const BREATH: Duration = Duration::from_secs(1);
 const PUT: Duration = Duration::from_secs(10);
 /// How long a bus may take to come up at the start.
 const START: Duration = Duration::from_secs(30);
-/// How often a task is given out before it is a dead letter: whoever took it died each time.
+/// How often a task is given out before it becomes a dead letter, if every host that took it died.
 const TRIES: u64 = 5;
 /// How often a report that nobody here waits for is looked at: its try may not have been taken up again yet.
 const LOOKS: u64 = 3;
 
-/// What carries a swarm's messages.
+/// The back end of a swarm's bus.
 #[derive(Debug, Clone)]
 pub enum BusKind {
     /// NATS JetStream.
@@ -54,7 +54,7 @@ pub enum BusKind {
     File(PathBuf),
 }
 
-/// How a swarm's bus is used.
+/// Settings of a swarm's bus.
 #[derive(Debug, Clone)]
 pub struct BusOptions {
     /// What it is.

@@ -32,7 +32,7 @@ const RECONNECT: Duration = Duration::from_secs(5);
 const USELESS: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a peer is reached.
+/// Settings of the connection to a peer.
 #[derive(Clone)]
 pub struct LinkOptions {
     /// Where.

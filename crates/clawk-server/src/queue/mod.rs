@@ -50,7 +50,7 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// Bytes of a queue that is ours to make.
 const QUEUE_BYTES: i64 = 1 << 30;
 
-/// How a queue is served.
+/// Settings of a queue door.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
     /// The broker; it may hold a password.
@@ -67,7 +67,7 @@ pub struct QueueOptions {
     pub kept: PathBuf,
 }
 
-/// What a broker refused or could not do. It never holds the server's URL.
+/// An error of a broker. The text never contains the server's URL, because the URL may hold a password.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// It can't be reached, or broke off.

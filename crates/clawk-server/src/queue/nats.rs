@@ -39,7 +39,7 @@ impl std::fmt::Debug for Nats {
 }
 
 impl Nats {
-    /// Connects, and makes the streams that nobody made: the inbox as a work queue, the outbox and the dead letters kept.
+    /// Connects, and creates the missing streams: the inbox as a work queue, the outbox, and the dead letters.
     ///
     /// # Errors
     /// The server can't be reached, has no JetStream, or does not let us in.

@@ -19,7 +19,7 @@ use crate::host::Host;
 
 /// How long a read waits for entries, milliseconds.
 const BLOCK_MS: u64 = 2_000;
-/// How often entries that nobody acknowledged are looked for.
+/// The interval at which unacknowledged entries are searched for.
 const CLAIM: Duration = Duration::from_secs(5);
 /// Entries of an outbox, about.
 const KEPT_ENTRIES: usize = 100_000;

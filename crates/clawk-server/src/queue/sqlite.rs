@@ -134,7 +134,7 @@ fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
     })
 }
 
-/// The next message that nobody holds.
+/// The next message that no reader holds.
 fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
     let next = "SELECT id, client, message, added_ms, tries FROM messages WHERE queue = ?1 AND visible_ms <= ?2 ORDER BY id LIMIT 1";
     let next = on.query_row(next, params![lane.take, now], found).optional()?;

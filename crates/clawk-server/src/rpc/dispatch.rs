@@ -252,7 +252,7 @@ impl Connection {
         let permit = self.lanes.enter_answer().await;
         let (name, params, by) = (name.to_owned(), ask.params.to_owned(), self.rights.shared_name());
         let reply = self.reply(ask);
-        let (channels, host) = (self.host.channels().cloned(), self.host.clone());
+        let (channels, host) = (self.host.channels(), self.host.clone());
         self.start(async move {
             let of_host = name.starts_with(orders::RESTART);
             let outcome = match channels.filter(|_| name.starts_with(orders::CHANNELS)) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use clawk_kernel::shown::Shown;
 use clawk_kernel::{Attached, Door, Notice, Talk, TalkStop, Told};
 use clawk_proto::MessageId;
 use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop, Tokens};
@@ -118,6 +119,7 @@ fn result(told: Told) -> SendResult {
             TalkStop::Failed => Stop::Failed,
         },
         reason: told.reason,
+        record: told.shown.as_ref().and_then(Shown::facts),
         usage: Tokens {
             input_tokens: told.usage.input_tokens,
             output_tokens: told.usage.output_tokens,
@@ -219,7 +221,7 @@ fn step(notice: &Notice) -> Option<Value> {
         Notice::Warned(text) => json!({"step": "warned", "text": text}),
         Notice::Shown(shown, line) => {
             json!({"step": "shown", "done": shown.done, "denied": shown.denied, "failed": shown.failed,
-            "unknown": shown.unknown, "text": line})
+            "unknown": shown.unknown, "read": shown.read, "judged": shown.judged, "text": line})
         }
     })
 }

@@ -41,7 +41,7 @@ struct Report {
 
 #[derive(Debug)]
 enum State {
-    /// Nobody waits for its end yet.
+    /// No caller waits for its end yet.
     New,
     /// Its end is waited for.
     Waiting,

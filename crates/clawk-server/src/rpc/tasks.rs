@@ -92,7 +92,7 @@ fn refusal(fault: &Fault) -> RpcError {
 
 fn shown(view: &View) -> Value {
     json!({"task_id": view.id, "state": view.phase.state.name(), "conversation": view.context,
-        "updated_at": view.phase.at.to_string(), "reason": view.phase.reason, "text": view.text})
+        "updated_at": view.phase.at.to_string(), "reason": view.phase.reason, "text": view.text, "record": view.record})
 }
 
 impl Connection {

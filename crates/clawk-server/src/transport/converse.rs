@@ -28,7 +28,7 @@ pub enum End {
     PeerGone,
 }
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Why.

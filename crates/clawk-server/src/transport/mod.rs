@@ -1,4 +1,4 @@
-//! How bytes come and go: lines in, whole messages out.
+//! The transports: they read lines and write whole messages.
 
 pub(crate) mod converse;
 pub(crate) mod frames;

@@ -1,4 +1,4 @@
-//! What waits to be written to one peer: whole messages, coalesced under load.
+//! The queue of messages to write to one peer. Under load, messages are joined.
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     filled: Notify,
     drained: Notify,
-    /// Nobody listens at the moment: signs of life are not kept for later.
+    /// No reader listens at the moment. Heartbeats are not kept for later.
     unheard: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl Queue {
         !self.unheard.load(Ordering::Relaxed)
     }
 
-    /// Somebody listens from now on, or nobody does.
+    /// Sets whether a reader listens from now on.
     pub(crate) fn set_heard(&self, heard: bool) {
         self.unheard.store(!heard, Ordering::Relaxed);
     }

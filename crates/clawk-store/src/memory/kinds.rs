@@ -1,4 +1,4 @@
-//! What of a store SQLite serves.
+//! The kinds of stores that SQLite serves.
 
 use clawk_kernel::ports::MemoryError;
 use clawk_manifest::model::{Store, StoreBackend};

@@ -1,4 +1,4 @@
-//! What was spent, and which effects are unknown.
+//! Reads spent amounts and effects of unknown outcome.
 
 use clawk_kernel::ports::{OpenEffect, Spent};
 use clawk_kernel::purse::Amount;

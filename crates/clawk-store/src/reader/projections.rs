@@ -1,4 +1,4 @@
-//! What is kept beside the events, held against the events; and what a start would refuse.
+//! Compares the stored tables with the events, and finds what a start would refuse.
 
 use clawk_kernel::ports::{AnswerKey, Scan};
 use clawk_kernel::projection::{Fold, Kept};
@@ -15,7 +15,8 @@ use crate::error::StateError;
 const PAGE: usize = 1000;
 
 impl Reader {
-    /// What is kept otherwise than the events tell; empty: nothing. With `last`, only the newest so many events are folded.
+    /// Compares the stored tables with the events, and returns the differences. With `last`, reads only the newest `last`
+    /// events.
     ///
     /// # Errors
     /// The database can't be read.

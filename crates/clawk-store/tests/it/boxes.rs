@@ -129,6 +129,37 @@ async fn answers(journal: &dyn Journal, now: Timestamp) -> Answers {
     (journal.outbox(1000).await.unwrap(), heads, seen, conversations)
 }
 
+/// The same life on PostgreSQL.
+#[tokio::test]
+async fn on_postgresql_the_projections_answer_as_the_naive_ones_do() {
+    let server = std::rc::Rc::new(crate::server::Server::start());
+    for seed in 0..3 {
+        let mut dice = seed;
+        let naive = MemJournal::default();
+        let mut closed = Vec::new();
+        let mut backend = crate::contract::Backend::postgres(&server, &format!("s{seed}")).await;
+        for n in 0..160 {
+            let mut batch = step(&mut dice, n);
+            batch.inbox.retain(|change| match change {
+                InboxChange::Closed { message, .. } => {
+                    let first = !closed.contains(message);
+                    closed.push(*message);
+                    first
+                }
+                InboxChange::Accepted { .. } => true,
+            });
+            naive.submit(batch.clone()).unwrap().durable().await.unwrap();
+            backend.journal().submit(batch).unwrap().durable().await.unwrap();
+            if n % 40 == 39 {
+                backend = backend.again().await;
+                let now = Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap() * DAY / 8);
+                let found = answers(&*backend.journal(), now).await;
+                assert_eq!(found, answers(&naive, now).await, "seed {seed}, step {n}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_projections_answer_as_the_naive_ones_do() {
     let options = Options {

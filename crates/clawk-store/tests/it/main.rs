@@ -9,6 +9,7 @@
 )]
 
 mod boxes;
+mod contract;
 mod corrupt;
 mod erase;
 mod full;

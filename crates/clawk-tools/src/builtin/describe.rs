@@ -1,4 +1,4 @@
-//! What the model and the approver are told about each built-in.
+//! The descriptions of the built-ins, for the model and for the person who approves.
 
 use std::path::Path;
 

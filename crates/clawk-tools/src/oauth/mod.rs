@@ -39,10 +39,10 @@ pub enum OAuthError {
     #[error("the authorization server refused: {0}")]
     Refused(String),
     /// What is kept can't be read or written.
-    #[error("the kept tokens: {0}")]
+    #[error("can't use the stored tokens: {0}")]
     Kept(String),
     /// Nobody agreed in time.
-    #[error("nobody agreed within {0} s")]
+    #[error("the login was not finished within {0} s; start it again")]
     Late(u64),
 }
 

@@ -1,4 +1,4 @@
-//! Putting back: first what it comes to, as a list, then the list done.
+//! The undo itself: makes a list of all changes first, then performs the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -17,7 +17,7 @@ pub(crate) use scan::printable_run;
 pub use scan::{Plainness, scan};
 pub use transcode::transcode;
 
-/// How deep a payload may nest.
+/// The deepest nesting of a payload.
 pub const MAX_DEPTH: usize = 128;
 
 /// Which text of a payload (and of the timestamp) was hashed.
@@ -33,7 +33,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Every profile, the one we write first.
+    /// Every profile. The first one is the profile that clawk writes.
     pub const ALL: [Self; 3] = [Self::Jcs, Self::AppendixB, Self::CraCore];
 
     /// Its name in reports: `jcs`, `appendix-b`, `cra-core`.
@@ -60,7 +60,7 @@ pub enum CanonicalError {
     #[error("not JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// A key stands twice in one object.
-    #[error("the key `{0}` stands twice in one object")]
+    #[error("the key `{0}` occurs twice in one object")]
     DuplicateKey(String),
     /// Nested too deep.
     #[error("nested deeper than {MAX_DEPTH}")]
@@ -85,6 +85,14 @@ pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
 
 /// RFC 8785 text of an event's payload, as the journal keeps it.
 ///
+/// ```
+/// let payload = clawk_trace::canonical::payload_of(&serde_json::json!({ "b": 1, "a": "x" }))?;
+/// assert_eq!(payload.get(), r#"{"a":"x","b":1}"#);
+/// // A fraction has no agreed text: record integers in small units instead.
+/// assert!(clawk_trace::canonical::payload_of(&0.5).is_err());
+/// # Ok::<(), clawk_trace::canonical::CanonicalError>(())
+/// ```
+///
 /// # Errors
 /// As [`text_of`], and [`CanonicalError::Number`] for what R27 keeps out of payloads.
 pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, CanonicalError> {
@@ -106,7 +114,7 @@ pub fn payload_text(text: &str) -> Result<String, CanonicalError> {
     transcode(Profile::Jcs, text)
 }
 
-/// Whether `text` is a payload exactly as [`payload_of`] writes it.
+/// Tells whether `text` is a payload exactly as [`payload_of`] writes it.
 #[must_use]
 pub fn is_payload(text: &str) -> bool {
     text.starts_with('{')

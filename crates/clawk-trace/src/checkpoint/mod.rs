@@ -19,7 +19,7 @@ use crate::verify::{Fault, FaultKind, Report};
 
 pub use tree::{Tree, TreeHead, TreeStatement};
 
-/// What a checkpoint states about one session's chain.
+/// A checkpoint's statement about the chain of one session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
     /// The chain.
@@ -91,7 +91,7 @@ pub enum CheckpointError {
         key_id: String,
     },
     /// There is no checkpoint, or none for the sessions that are verified.
-    #[error("there is no checkpoint of what is looked at")]
+    #[error("no checkpoint covers the events of this record")]
     Empty,
     /// The same key signed two things that can't both be true.
     #[error("checkpoint {line} contradicts an earlier one of the same key: two histories were signed")]
@@ -176,13 +176,13 @@ impl PublicKey {
         digest_of(&self.0.to_bytes()).to_hex().chars().take(16).collect()
     }
 
-    /// Whether the checkpoint's signature is this key's.
+    /// Tells whether this key signed the checkpoint.
     #[must_use]
     pub fn signed(&self, checkpoint: &Checkpoint) -> bool {
         self.holds(&checkpoint.statement.bytes(), &checkpoint.signature)
     }
 
-    /// Whether the tree head's signature is this key's.
+    /// Tells whether this key signed the tree head.
     #[must_use]
     pub fn signed_tree(&self, head: &TreeHead) -> bool {
         self.holds(&head.statement.bytes(), &head.signature)

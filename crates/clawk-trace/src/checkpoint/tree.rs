@@ -21,13 +21,13 @@ impl Tree {
         (peaks.len() == wanted).then_some(Self { size, peaks })
     }
 
-    /// How many events it commits to.
+    /// The number of events that the tree covers.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// What is needed to go on later; at most 64 hashes.
+    /// The peaks of the tree, at most 64 hashes. They are enough to continue the tree later.
     #[must_use]
     pub fn peaks(&self) -> &[Digest] {
         &self.peaks

@@ -20,7 +20,7 @@ use serde_json::Value;
 use self::align::Aligned;
 use self::marks::{Marks, mark};
 
-/// What two traces are to each other.
+/// The relation between two traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compatibility {
@@ -44,7 +44,7 @@ impl Compatibility {
     }
 }
 
-/// What kind of difference.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -62,7 +62,7 @@ pub enum Change {
     EventRemoved,
 }
 
-/// Whether a difference matters.
+/// The importance of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Significance {

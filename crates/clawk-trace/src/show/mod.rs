@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use clawk_proto::trace::TraceEvent;
 use serde_json::{Map, Value};
 
-/// How lines look.
+/// The style of printed lines.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     /// ANSI colours; only for a terminal.

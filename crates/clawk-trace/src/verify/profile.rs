@@ -28,7 +28,7 @@ impl ProfileSet {
         }
     }
 
-    /// Whether `profile` is in it.
+    /// Tells whether the set contains `profile`.
     #[must_use]
     pub const fn has(self, profile: Profile) -> bool {
         self.0 & Self::bit(profile) != 0
@@ -38,7 +38,7 @@ impl ProfileSet {
         Self(self.0 | Self::bit(profile))
     }
 
-    /// What is in both.
+    /// The profiles that are in both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -49,7 +49,7 @@ impl ProfileSet {
         self.0 == 0
     }
 
-    /// As a list.
+    /// The profiles as a list.
     #[must_use]
     pub fn names(self) -> Vec<Profile> {
         Profile::ALL.into_iter().filter(|p| self.has(*p)).collect()

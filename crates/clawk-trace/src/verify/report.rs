@@ -1,11 +1,11 @@
-//! What a verification found.
+//! The result of a verification.
 
 use clawk_proto::{Digest, SessionId};
 use serde::{Serialize, Serializer};
 
 use crate::canonical::Profile;
 
-/// What is wrong with an event.
+/// The fault of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {

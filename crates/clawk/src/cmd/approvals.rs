@@ -111,7 +111,7 @@ struct AnswerArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<Vec<u32>>,
 
-    /// The reason; it is recorded and told to whoever asked
+    /// The reason; clawk records it and tells the caller
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
@@ -149,7 +149,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
     }
     let waiting = array(&answer, "approvals");
     if waiting.is_empty() {
-        out::line("nothing waits for approval")?;
+        out::line("no question waits for a person")?;
     }
     print(waiting)?;
     Ok(ExitCode::SUCCESS)

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 
-    /// Print what the agent says unasked while the call runs, on standard error
+    /// Print the agent's notifications on standard error while the call runs
     #[arg(long)]
     notices: bool,
 }

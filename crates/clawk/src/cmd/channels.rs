@@ -45,7 +45,7 @@ enum What {
         #[command(flatten)]
         which: state::Which,
     },
-    /// Take away what a channel installed elsewhere: a trigger and a table in a database
+    /// Remove what a channel installed elsewhere: the triggers and the table of a `db-trigger`
     Remove {
         /// The channel
         #[arg(value_name = "NAME")]
@@ -54,7 +54,7 @@ enum What {
         #[command(flatten)]
         which: state::Which,
     },
-    /// Look at who is paired with a channel, and decide who is
+    /// List the people who are paired with a channel; approve, deny and revoke pairings
     Pairing {
         #[command(subcommand)]
         what: Pairing,
@@ -63,7 +63,7 @@ enum What {
 
 #[derive(Debug, clap::Subcommand)]
 enum Pairing {
-    /// List who is paired, and who waits with a code
+    /// List paired people, and people who wait with a code
     List {
         #[command(flatten)]
         which: state::Which,
@@ -72,11 +72,11 @@ enum Pairing {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Let in whoever was given this code
+    /// Admit the person who got this code
     Approve(Code),
-    /// Refuse whoever was given this code
+    /// Refuse the person who got this code
     Deny(Code),
-    /// Let somebody in no more
+    /// End a person's pairing
     Revoke {
         /// The platform's id of the sender, as `list` prints it
         #[arg(value_name = "ID")]

@@ -43,7 +43,7 @@ struct ListArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Say what became of an effect that is unknown; recorded in the trace, with who said it
+    /// Settle an effect of unknown outcome; the trace records who settled it
     Resolve {
         /// The call's id, as the list prints it
         #[arg(value_name = "ID", value_parser = id)]

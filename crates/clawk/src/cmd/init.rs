@@ -179,19 +179,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return tutorial(args, &manifest);
     }
     let wanted = wanted(args, asks)?;
-    let folder = args.dir.join("policies");
-    fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
-    write(&folder.join(format!("{name}.yaml")), rules)?;
-    write(&folder.join(format!("{name}.tests.yaml")), tests)?;
     write(&manifest, &yaml(&wanted))?;
-    write_schema(args)?;
+    write(&args.dir.join(format!("policies/{name}.yaml")), rules)?;
+    write(&args.dir.join(format!("policies/{name}.tests.yaml")), tests)?;
     if wanted.provider == Provider::Auto {
         write(&args.dir.join("script.yaml"), SCRIPT)?;
     }
-    wrote(&manifest)?;
-    let rules = folder.join(format!("{name}.yaml"));
-    wrote(&rules)?;
+    write_schema(args)?;
     out::line(&format!("next:  clawk run {}", manifest.display()))?;
     out::line(&format!("       clawk doctor {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
@@ -209,23 +204,11 @@ fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
         bail!("`{flag}` does not go with `--template tutorial`, whose agent is fixed");
     }
     for (name, text) in TUTORIAL {
-        let path = args.dir.join(name);
-        let folder = path.parent().unwrap_or(&args.dir);
-        fs::create_dir_all(folder).with_context(|| format!("can't make `{}`", folder.display()))?;
-        write(&path, text)?;
-        wrote(&path)?;
+        write(&args.dir.join(name), text)?;
     }
     write_schema(args)?;
     out::line(&format!("next:  clawk run {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn wrote(path: &Path) -> Result<()> {
-    Ok(out::line(&format!(
-        "{} {}",
-        Paint::stdout().green("wrote"),
-        path.display()
-    ))?)
 }
 
 /// The schema that the manifest's first line names, for editors.
@@ -241,14 +224,23 @@ fn asks(args: &Args) -> bool {
     !args.yes && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
+/// Writes a new file, with its folder, and says so.
 fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("can't make `{}`", folder.display()))?;
+    }
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .open(path)
         .with_context(|| format!("can't write `{}`", path.display()))?;
     file.write_all(text.as_bytes())
-        .with_context(|| format!("can't write `{}`", path.display()))
+        .with_context(|| format!("can't write `{}`", path.display()))?;
+    Ok(out::line(&format!(
+        "{} {}",
+        Paint::stdout().green("wrote"),
+        path.display()
+    ))?)
 }
 
 fn wanted(args: &Args, asks: bool) -> Result<Wanted> {

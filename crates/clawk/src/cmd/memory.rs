@@ -108,7 +108,7 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Bring back what compaction set aside: one entry, what a summary stands for, or everything of a store
+    /// Restore entries that compaction set aside: one entry, the entries behind a summary, or all of a store
     Restore {
         /// The id of an entry, or of a summary
         #[arg(value_name = "ID", required_unless_present = "all")]
@@ -138,7 +138,7 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Show what a context file said before
+    /// List earlier versions of a context file
     Versions {
         /// The file, as it lies on the disk
         #[arg(value_name = "FILE")]

@@ -33,12 +33,12 @@ Examples:
   clawk outbox list --agent hello
   clawk outbox retry 0195f1c2-6d3e-7aaa-8bbb-0123456789ab --agent hello
 
-An answer is owed until it is delivered. It is tried again by itself, as long as `[outbox]` of clawk.toml says, and then stays
-here as dead. `retry` lets it be tried from the first attempt on, at once where the agent runs.";
+clawk owes an answer until it is delivered. It tries again by itself, as often as `[outbox]` of clawk.toml says. Then the
+answer is dead and stays in the list. `retry` starts again with the first attempt, at once if the agent runs.";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// List what is owed and what could not be delivered, the oldest first
+    /// List answers that are not delivered yet, and dead ones, the oldest first
     List {
         #[command(flatten)]
         which: state::Which,

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  clawk policy explain claw.yaml --tool shell --args '{\"command\": \"ls\"}'   which rule decides, and what would turn it
+  clawk policy explain claw.yaml --tool shell --args '{\"command\": \"ls\"}'   which rule decides, and what would change that
   clawk policy test policies/standard.yaml                                the cases in policies/standard.tests.yaml
   clawk policy what-if --policy new.yaml --agent hello                    past calls under new rules
 
@@ -37,7 +37,7 @@ All of it: docs/how-to/policies.md";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Say which layer and rule decide a call, why no earlier one does, and what would turn the verdict
+    /// Show which layer and rule decide a call, why earlier rules do not apply, and what would change the verdict
     Explain {
         /// The manifest
         #[arg(value_name = "CLAW")]
@@ -75,7 +75,7 @@ enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Decide past calls again by other rules: what would be blocked, allowed or asked that was not
+    /// Decide recorded calls again by other rules, and list the calls whose verdict changes
     WhatIf {
         /// The new policy files, in their order
         #[arg(long = "policy", value_name = "FILE", required = true)]

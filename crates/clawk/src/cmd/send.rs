@@ -299,6 +299,12 @@ fn print(told: &SendResult, shown: bool) -> Result<()> {
             out::line(&harmless(text))?;
         }
     }
+    let line = told.record.as_ref().and_then(|record| record.get("text"));
+    if let Some(line) = line.and_then(Value::as_str) {
+        let line = format!("  {}", harmless(line));
+        // silent-ok: with the terminal closed there is nobody to show it to
+        let _shown = writeln!(io::stderr().lock(), "{}", Paint::stderr().dim(&line));
+    }
     match (told.stop, &told.reason) {
         (Stop::Answered, _) => {}
         (Stop::Refused, _) => out::note("the model declined to answer"),

@@ -175,7 +175,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
         ..Options::default()
     };
     let host = Host::new(source.factory(), options);
-    let doors = match source.launched() {
+    let mut doors = match source.launched() {
         Some(launched) => open(args, launched, &host).await?,
         None => Doors::default(),
     };
@@ -187,7 +187,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
                 () = host.stopping(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(()) = hangups.recv() => {
                     let launched = source.launched().map(|launched| &**launched);
-                    reload::reload(args, config, launched, doors.keys()).await;
+                    reload::reload(args, config, launched, &host, &mut doors).await;
                 }
             }
         }
@@ -201,14 +201,15 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
     })
 }
 
+/// There is a way to reach the agent that this blueprint is of.
+fn reachable(args: &Args, launched: &Launched, blueprint: &Blueprint) -> bool {
+    args.has_door() || blueprint.has_channels() || launched.has_bus()
+}
+
 /// There is a way to reach the agent.
 fn check_doors(args: &Args, source: &Source) -> Result<()> {
-    let channels = source
-        .launched()
-        .is_some_and(|launched| launched.blueprint().has_channels());
-    let queues = args.nats.is_some() || args.redis.is_some();
-    let bus = source.launched().is_some_and(|launched| launched.has_bus());
-    if args.stdio || args.mcp || args.listen.is_some() || args.dir.is_some() || queues || channels || bus {
+    let launched = source.launched();
+    if args.has_door() || launched.is_some_and(|launched| reachable(args, launched, &launched.blueprint())) {
         return Ok(());
     }
     bail!(
@@ -249,6 +250,12 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
 }
 
 impl Args {
+    /// The command line names a door.
+    const fn has_door(&self) -> bool {
+        let queues = self.nats.is_some() || self.redis.is_some();
+        self.stdio || self.mcp || self.listen.is_some() || self.dir.is_some() || queues
+    }
+
     /// Standard input is the launcher's, and standard error is quiet unless asked (R25).
     pub(super) const fn launched(&self) -> bool {
         self.stdio || self.mcp

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Print exactly what the model was sent in a turn, built again from the record and compared with its digest
+    /// Print the exact prompt of a turn, rebuilt from the record and compared with its digest
     Prompt(prompt::Args),
 }
 

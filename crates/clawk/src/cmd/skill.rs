@@ -273,6 +273,7 @@ fn facts(manifest: &Manifest, skill: &Skill) -> Value {
         "lacks": lacks(manifest, skill),
         "permissions": skill.permissions,
         "estimates": skill.estimates,
+        "world_model": skill.world_model_ref,
     })
 }
 
@@ -351,6 +352,9 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         "estimates: {}",
         serde_json::to_string(&skill.estimates)?
     ))?;
+    if let Some(model) = &skill.world_model_ref {
+        out::line(&format!("world model: {}", out::harmless(model)))?;
+    }
     for (what, schema) in [("input", &skill.input_schema), ("output", &skill.output_schema)] {
         if let Some(schema) = schema {
             out::line(&format!("{what} schema: {schema}"))?;

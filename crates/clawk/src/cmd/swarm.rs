@@ -60,13 +60,13 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Show who may delegate to whom, who asks whom and whose answers go where
+    /// Print the graph of the swarm: who delegates to whom, who may ask whom, where answers go
     Graph {
         /// The manifest
         #[arg(value_name = "CLAW")]
         manifest: PathBuf,
 
-        /// Who really gave what to whom in this run
+        /// Print the tasks that members really gave each other in this run
         #[arg(long, value_name = "UUID", value_parser = id)]
         task: Option<RequestId>,
 
@@ -101,7 +101,7 @@ pub(crate) struct Run {
     #[arg(value_name = "CLAW")]
     pub(crate) manifest: PathBuf,
 
-    /// What is to be done
+    /// The task, as text
     #[arg(value_name = "TEXT")]
     pub(crate) text: String,
 
@@ -113,7 +113,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "MEMBER")]
     pub(crate) to: Option<String>,
 
-    /// The task's id: the same one again is the same task, goes on with it after a crash, and tells its result afterwards
+    /// The task's id; with the same id again, clawk continues the task after a crash, or prints its result
     #[arg(long, value_name = "UUID", value_parser = id)]
     pub(crate) task: Option<RequestId>,
 
@@ -125,7 +125,7 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
 
-    /// Agree to what the folder's files would run here, without being asked
+    /// Agree to the programs that the folder's files would run, without a question
     #[arg(long)]
     pub(crate) trust: bool,
 

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Only print what would run
+    /// Only list the programs, and agree to nothing
     #[arg(long, conflicts_with = "forget")]
     show: bool,
 
@@ -36,13 +36,13 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  clawk trust --show cloned/       what its agent would run on this machine
-  clawk trust cloned/              agree to it: `clawk run` and `clawk serve` ask no more
+  clawk trust --show cloned/       list the programs that its agent would run
+  clawk trust cloned/              agree: `clawk run` and `clawk serve` do not ask again
   clawk trust --forget cloned/     take it back
 
-What is agreed to is a digest of commands, their variables, and the content of those of their files that lie in the
-folder. When one of them changes, the next start on a terminal asks again. Without a terminal, naming the manifest is
-the agreement; `consents.jsonl` in the state directory says what was agreed to, and how.";
+You agree to a digest of the commands, their variables, and the content of their files in the folder. If one of them
+changes, the next start on a terminal asks again. Without a terminal, naming the manifest is the agreement.
+`consents.jsonl` in the state directory records every agreement.";
 
 /// Shows, agrees, or takes it back.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "EVENT")]
     to: Option<u64>,
 
-    /// Do it; without this flag, only show what it comes to
+    /// Undo; without this flag, only show what would be undone
     #[arg(long)]
     yes: bool,
 
@@ -45,14 +45,14 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  clawk undo last                        show what it comes to
+  clawk undo last                        show what would be undone
   clawk undo last --yes                  put it back
-  clawk undo last --to 42 --yes          only what came after event 42
+  clawk undo last --to 42 --yes          undo only the calls after event 42
 
-What the file tools overwrote is put back, and what programs (`shell`, `command`) changed in their sandbox's writable
-folders: contents, modes, modification times. What somebody else has changed since stays as it is. Every call with
-effects that can't be put back is listed: mails, requests, and folders above `[undo] max_mb` of clawk.toml.
-The agent must not be running. Exit code 1: not everything that was kept could be put back.";
+clawk puts back files that the file tools overwrote, and files that programs (`shell`, `command`) changed in the writable
+folders of their sandbox: contents, modes, modification times. Files that somebody else has changed since stay as they
+are. clawk lists the calls that it can't undo: mails, requests, and folders above `[undo] max_mb` of clawk.toml.
+The agent must not be running. Exit code 1: some kept content could not be put back.";
 
 /// A call with effects, as the trace tells it.
 #[derive(Debug)]

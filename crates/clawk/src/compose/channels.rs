@@ -1,7 +1,7 @@
 //! The agent's channels: made of the manifest and `clawk.toml`, started beside the kernel, reached by the host's doors.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::state::kept::StateDir;
 use anyhow::{Result, anyhow};
@@ -69,7 +69,7 @@ impl Blueprint {
             listening,
         };
         let channels = Channels::start(parts).await?;
-        let _first = self.connected.set(channels.clone()); // silent-ok: an agent's channels are started once
+        *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = Some(channels.clone());
         Ok(channels)
     }
 
@@ -77,7 +77,7 @@ impl Blueprint {
     pub(crate) fn ask_by_channel(&self) -> Ask {
         let connected = Arc::clone(&self.connected);
         Arc::new(move |question: Question| {
-            let channels = connected.get().cloned();
+            let channels = at_hand(&connected);
             Box::pin(async move {
                 let Some(channels) = channels else {
                     return Answer::Nobody;
@@ -127,9 +127,16 @@ impl Blueprint {
     }
 }
 
+/// An agent's channels, once they are connected.
+type Connected = Arc<Mutex<Option<Channels>>>;
+
+fn at_hand(connected: &Connected) -> Option<Channels> {
+    connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// `channel-send`: a message to a conversation, as a tool like any other: governed, recorded, at most once.
 #[derive(Debug)]
-struct Send(Arc<OnceLock<Channels>>);
+struct Send(Connected);
 
 impl Extra for Send {
     fn describe(&self) -> Description {
@@ -164,7 +171,7 @@ impl Extra for Send {
                     .and_then(Value::as_str)
                     .unwrap_or_default()
             };
-            let Some(channels) = self.0.get() else {
+            let Some(channels) = at_hand(&self.0) else {
                 let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
                 return Err(RunError::Unavailable(reason));
             };
@@ -194,7 +201,7 @@ impl Extra for Send {
 
 /// `schedule`: the agent's own schedules in a conversation, each with an end and a number of runs.
 #[derive(Debug)]
-struct Schedule(Arc<OnceLock<Channels>>);
+struct Schedule(Connected);
 
 impl Extra for Schedule {
     fn describe(&self) -> Description {
@@ -227,7 +234,7 @@ impl Extra for Schedule {
         _: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let Some(channels) = self.0.get() else {
+            let Some(channels) = at_hand(&self.0) else {
                 let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
                 return Err(RunError::Unavailable(reason));
             };

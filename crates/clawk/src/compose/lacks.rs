@@ -109,6 +109,13 @@ impl Blueprint {
         found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
         found.extend(all(CONFIG, "/spec/channels", Some(self.channel_faults())));
         found.extend(all(CONFIG, "/spec/memory", Some(self.memory_faults())));
+        found.extend(all(
+            CONFIG,
+            "/spec/world_models",
+            Some(clawk_kernel::world_model_faults(&self.manifest)),
+        ));
+        let limits = self.config.settings.world_models.fault();
+        found.extend(all(CONFIG, "", limits.map(|fault| vec![fault])));
         let (plans, launcher) = (self.declared(), self.launcher(None));
         for level in self.levels() {
             let mut here = plans.iter().filter(|plan| plan.level() == level);

@@ -27,17 +27,31 @@ use crate::keeper::Keeper;
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
 pub(crate) struct Launched {
-    blueprint: Blueprint,
+    /// What the next run is of.
+    next: Mutex<Next>,
     state: StateDir,
     keeper: Mutex<Option<Keeper>>,
-    /// Who answers the agent's own questions (`ask-user`), where somebody sits at a terminal.
-    ask: Option<Ask>,
     /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
     reach_providers: bool,
     /// Members that work elsewhere, and what report tokens are made of.
     elsewhere: (Option<Arc<Peers>>, TokenKey),
     /// A dry run: its predictions, and the copy of the state that it works on.
     dry: Option<(Predictions, TempDir)>,
+}
+
+/// What a run is of.
+#[derive(Clone)]
+struct Next {
+    blueprint: Arc<Blueprint>,
+    /// Who answers the agent's own questions (`ask-user`): somebody at a terminal or in a channel.
+    ask: Option<Ask>,
+}
+
+impl Next {
+    fn of(blueprint: Blueprint, ask: Option<Ask>) -> Mutex<Self> {
+        let blueprint = Arc::new(blueprint);
+        Mutex::new(Self { blueprint, ask })
+    }
 }
 
 impl fmt::Debug for Launched {
@@ -56,10 +70,9 @@ impl Launched {
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
         Ok(Self {
             elsewhere,
-            blueprint,
+            next: Next::of(blueprint, ask),
             state,
             keeper,
-            ask,
             reach_providers: false,
             dry: None,
         })
@@ -84,10 +97,9 @@ impl Launched {
         blueprint.parts(&state, ask.clone())?;
         Ok(Self {
             elsewhere: (None, TokenKey::default()),
-            blueprint,
+            next: Next::of(blueprint, ask),
             state,
             keeper: Mutex::new(None),
-            ask,
             reach_providers: false,
             dry: Some((predictions, copy)),
         })
@@ -112,8 +124,50 @@ impl Launched {
     }
 
     /// What it runs.
-    pub(crate) const fn blueprint(&self) -> &Blueprint {
-        &self.blueprint
+    pub(crate) fn blueprint(&self) -> Arc<Blueprint> {
+        self.next().blueprint
+    }
+
+    fn next(&self) -> Next {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a run of `fresh` can start, found out while the one before it still runs.
+    ///
+    /// # Errors
+    /// What such a start would be refused with.
+    pub(crate) async fn check(&self, fresh: &Blueprint) -> Result<()> {
+        fresh.enclosed(self.state.path()).await?;
+        fresh.parts(&self.state, None)?;
+        if let Some(consent) = &fresh.consent {
+            consent.record(self.state.path())?;
+        }
+        Ok(())
+    }
+
+    /// From the next run on, `fresh`. Call it while none runs.
+    ///
+    /// # Errors
+    /// An audit that its policies want can't be written: the next run is of what it was of.
+    pub(crate) async fn replace(&self, fresh: Arc<Blueprint>) -> Result<()> {
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            keeper.close().await;
+        }
+        let put = |keeper| *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+        match fresh.keeper(&self.state) {
+            Ok(keeper) => put(keeper),
+            Err(error) => {
+                put(self.blueprint().keeper(&self.state)?);
+                return Err(error);
+            }
+        }
+        let ask = fresh.has_channels().then(|| fresh.ask_by_channel());
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Next {
+            blueprint: fresh,
+            ask,
+        };
+        Ok(())
     }
 
     /// The control socket in the state directory.
@@ -143,14 +197,15 @@ impl AgentFactory for Launched {
             if wire.is_string() || names_only(wire) {
                 Ok(())
             } else {
-                read(wire, &self.blueprint.config, None).map(drop)
+                read(wire, &self.blueprint().config, None).map(drop)
             }
         })
     }
 
     fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
-            let mut parts = self.blueprint.parts(&self.state, self.ask.clone())?;
+            let Next { blueprint, ask } = self.next();
+            let mut parts = blueprint.parts(&self.state, ask)?;
             parts.options.reach_providers = self.reach_providers;
             let (peers, key) = &self.elsewhere;
             parts.options.swarm.token_key = key.clone();

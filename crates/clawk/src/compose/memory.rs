@@ -113,6 +113,7 @@ mod connected {
                 connect_timeout: Duration::from_millis(given.connect_timeout_ms),
                 operation_timeout: Duration::from_millis(given.operation_timeout_ms),
                 pgvector: given.pgvector,
+                read_only: false,
             }
         }
     }

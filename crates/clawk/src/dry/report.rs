@@ -258,8 +258,9 @@ impl Report {
     /// # Errors
     /// Standard output can't be written.
     pub(crate) fn show(&self, paint: Paint) -> Result<()> {
+        let calls = if self.predicted == 1 { "call" } else { "calls" };
         out::line(&format!(
-            "{} {} calls would change something, {} only read and ran, {} were refused; nothing was changed",
+            "{} {} {calls} would change something, {} only read and ran, {} refused; nothing was changed",
             paint.bold("dry run:"),
             self.predicted,
             self.read,

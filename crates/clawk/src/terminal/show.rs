@@ -22,6 +22,19 @@ pub(crate) struct Show {
     waiting: Option<u64>,
     /// Standard error is a terminal.
     lively: bool,
+    /// Who answers questions here.
+    pub(crate) asks: Asks,
+}
+
+/// Who answers the questions of a conversation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Asks {
+    /// The person at the terminal.
+    Person,
+    /// There is no terminal: every question is answered with no.
+    Nobody,
+    /// It is a dry run: every question is answered with yes, and nothing happens.
+    DryRun,
 }
 
 #[derive(Debug)]
@@ -48,6 +61,7 @@ impl Show {
             streaming: io::stdout().is_terminal().then(Streaming::new),
             waiting: None,
             lively: io::stderr().is_terminal(),
+            asks: Asks::Person,
         }
     }
 
@@ -84,7 +98,7 @@ impl Show {
                 ..
             } => {
                 self.break_off()?;
-                let verdict = verdict_text(self.paint, verdict, rule_id.as_deref(), *refused_by);
+                let verdict = self.verdict(verdict, rule_id.as_deref(), *refused_by);
                 self.decided(tool, arguments, &verdict);
             }
             Notice::Screened { place, action, kinds } => {
@@ -94,7 +108,11 @@ impl Show {
             Notice::Asking(_) | Notice::Planned(_) | Notice::Handed(_) => self.break_off()?,
             // The calls themselves were shown as they ended: only what an answer may deny is said again.
             Notice::Shown(shown, line) => {
-                if shown.contradicts() || shown.none {
+                let unjudged = shown
+                    .judged
+                    .as_ref()
+                    .is_some_and(|judged| judged.failed.is_some());
+                if shown.contradicts() || shown.done.is_empty() || unjudged {
                     self.break_off()?;
                     self.line(&format!("  {}", self.paint.dim(&harmless(line))));
                 }
@@ -134,7 +152,7 @@ impl Show {
     }
 
     fn decided(&self, tool: &str, arguments: &Map<String, Value>, verdict: &str) {
-        let width = columns(100).saturating_sub(tool.len() + 4);
+        let width = columns(100).saturating_sub(tool.len() + 5);
         let arguments = clipped(&arguments_text(arguments), width);
         self.line(&format!(
             "  → {} {}",
@@ -142,6 +160,27 @@ impl Show {
             self.paint.dim(&arguments)
         ));
         self.line(&format!("    {verdict}"));
+    }
+
+    /// `allowed (rule `read-notes`)` and the like, in the colour of its meaning.
+    fn verdict(&self, verdict: &str, rule_id: Option<&str>, refused_by: Option<&str>) -> String {
+        let paint = self.paint;
+        if let Some(by) = refused_by {
+            let text = match (by, self.asks) {
+                ("approval_denied", Asks::Nobody) => "denied: nobody could be asked",
+                _ => refused_text(by),
+            };
+            let rule = rule_id.map_or_else(String::new, |rule| rule_text(Some(rule)));
+            return format!("{} {}", paint.red(text), paint.dim(&rule));
+        }
+        let text = match (verdict, self.asks) {
+            ("allow", _) => paint.green("allowed"),
+            ("approved", Asks::DryRun) => paint.yellow("a person would be asked"),
+            ("approved", Asks::Person | Asks::Nobody) => paint.green("approved by a person"),
+            ("audit-only", _) => paint.green("allowed, audited in full"),
+            (other, _) => paint.yellow(other),
+        };
+        format!("{text} {}", paint.dim(&rule_text(rule_id)))
     }
 
     fn ended(&self, end: &TurnEnd) {
@@ -202,12 +241,10 @@ impl Show {
                 self.paint.dim(&clipped(line, columns(100).saturating_sub(4)))
             ));
         }
-        if lines.len() > SUMMARY_LINES {
-            self.line(
-                &self
-                    .paint
-                    .dim(&format!("    … {} more lines", lines.len() - SUMMARY_LINES)),
-            );
+        let more = lines.len().saturating_sub(SUMMARY_LINES);
+        if more > 0 {
+            let lines = if more == 1 { "line" } else { "lines" };
+            self.line(&self.paint.dim(&format!("    … {more} more {lines}")));
         }
     }
 
@@ -385,21 +422,6 @@ fn drawn(lines: &[String]) -> io::Result<()> {
     let mut text = lines.join("\n");
     text.push('\n');
     io::stderr().lock().write_all(text.as_bytes())
-}
-
-/// `allowed (rule `read-notes`)` and the like, in the colour of its meaning.
-fn verdict_text(paint: Paint, verdict: &str, rule_id: Option<&str>, refused_by: Option<&str>) -> String {
-    if let Some(by) = refused_by {
-        let rule = rule_id.map_or_else(String::new, |rule| rule_text(Some(rule)));
-        return format!("{} {}", paint.red(refused_text(by)), paint.dim(&rule));
-    }
-    let text = match verdict {
-        "allow" => paint.green("allowed"),
-        "approved" => paint.green("approved by a person"),
-        "audit-only" => paint.green("allowed, audited in full"),
-        other => paint.yellow(other),
-    };
-    format!("{text} {}", paint.dim(&rule_text(rule_id)))
 }
 
 /// Who refused a call, from the trace's word for it.

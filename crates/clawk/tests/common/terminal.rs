@@ -23,6 +23,8 @@ pub(crate) struct Terminal {
     screen: mpsc::Receiver<Vec<u8>>,
     /// Everything shown so far, escape sequences taken out.
     shown: String,
+    /// Everything shown so far, byte for byte.
+    raw: Vec<u8>,
     /// Up to where it was waited for already.
     seen: usize,
 }
@@ -74,6 +76,7 @@ impl Terminal {
             keyboard,
             screen,
             shown: String::new(),
+            raw: Vec::new(),
             seen: 0,
         }
     }
@@ -93,7 +96,7 @@ impl Terminal {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.screen.recv_timeout(left) {
-                Ok(bytes) => self.shown.push_str(&plain(&bytes)),
+                Ok(bytes) => self.take(&bytes),
                 Err(error) => panic!(
                     "none of {words:?} was shown ({error}); shown was:\n{}",
                     self.shown
@@ -117,13 +120,30 @@ impl Terminal {
         self.keys(&format!("{line}\r"));
     }
 
+    fn take(&mut self, bytes: &[u8]) {
+        self.shown.push_str(&plain(bytes));
+        self.raw.extend_from_slice(bytes);
+    }
+
     /// Waits for the end; also returns all that was shown.
     pub(crate) fn end(mut self) -> (ExitStatus, String) {
+        let status = self.wait();
+        (status, std::mem::take(&mut self.shown))
+    }
+
+    /// Waits for the end; also returns all that was shown, byte for byte.
+    #[allow(dead_code, reason = "one of the test programs that share this file uses it")]
+    pub(crate) fn end_raw(mut self) -> (ExitStatus, Vec<u8>) {
+        let status = self.wait();
+        (status, std::mem::take(&mut self.raw))
+    }
+
+    fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
             // What is shown is taken meanwhile: a full terminal would hold the program up.
             while let Ok(bytes) = self.screen.recv_timeout(Duration::from_millis(10)) {
-                self.shown.push_str(&plain(&bytes));
+                self.take(&bytes);
             }
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 break status;
@@ -136,9 +156,9 @@ impl Terminal {
             std::thread::sleep(Duration::from_millis(5));
         };
         while let Ok(bytes) = self.screen.recv_timeout(Duration::from_millis(200)) {
-            self.shown.push_str(&plain(&bytes));
+            self.take(&bytes);
         }
-        (status, std::mem::take(&mut self.shown))
+        status
     }
 }
 

@@ -39,6 +39,10 @@ scenes:
     steps:
       - call: [{ name: advise, arguments: { times: 2, blanks: 3000 } }]
       - say: "{{last_tool_text}}"
+  - user: "(?i)straight"
+    steps:
+      - call: [{ name: mcp-sampling, arguments: { server: none, messages: [{ role: user, text: hi }], max_tokens: 9 } }]
+      - say: "{{last_tool_text}}"
   - user: "(?i)echo"
     steps:
       - call: [{ name: advise, arguments: { system: echo } }]
@@ -93,6 +97,16 @@ fn a_server_asks_no_model_unless_the_operator_and_a_policy_allow_it() {
     );
     let told = said(&denied, "go");
     assert!(told.contains("Not here") && !told.contains("Left."), "{told}");
+}
+
+#[test]
+fn a_model_cannot_call_what_only_a_server_may() {
+    let agent = agent(ALLOWED, ON);
+    let told = said(&agent, "straight");
+    assert!(told.contains("unknown tool `mcp-sampling`"), "{told}");
+    let trace = trace(&agent);
+    let ran = |event: &&Value| event["event_type"] == "action.executed";
+    assert_eq!(trace.iter().filter(ran).count(), 0);
 }
 
 #[test]

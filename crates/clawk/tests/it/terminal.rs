@@ -254,3 +254,20 @@ fn a_turn_that_sigterm_met_while_the_model_thinks_goes_on_as_after_a_kill() {
         );
     }
 }
+
+#[test]
+fn init_on_a_terminal_offers_the_agent_of_the_tutorial() {
+    let agent = Agent::new();
+    let mut terminal = agent.terminal(&["init", "first"]);
+    terminal.expect("What do you want to start with?");
+    terminal.expect("tutorial: The agent of the tutorial");
+    terminal.keys("\x1b[B\r");
+    terminal.expect("wrote first/policies/tutorial.tests.yaml");
+    terminal.expect("next:");
+    assert!(terminal.end().0.success());
+    let made = std::fs::read_to_string(agent.path("first/claw.yaml")).unwrap();
+    let shown = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tutorial/claw.yaml"),
+    );
+    assert_eq!(made, shown.unwrap());
+}

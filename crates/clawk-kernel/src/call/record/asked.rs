@@ -1,4 +1,4 @@
-//! What the record says of a question and its answer.
+//! The events of a question and its answer.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a box is made of, as the launcher asks for it.
+//! The launcher's order for a box: everything that the box is made of.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! Each error of the kernel has its code and its facts.
 
-use clawk_kernel::ports::MemoryError;
+use clawk_kernel::ports::{JournalError, MemoryError};
 use clawk_kernel::{ArgumentFault, CallError, DeniedBy, KernelError};
 use clawk_plan::{Level, Refusal};
 use clawk_proto::RequestId;
@@ -146,7 +146,21 @@ fn errors_of_a_call_have_the_codes_of_the_table() {
             -32600,
             json!("not_ready"),
         ),
-        (CallError::Journal("disk full".into()), -32603, json!("journal")),
+        (
+            CallError::Journal(JournalError::Unwritable("disk full".into())),
+            -32603,
+            json!("journal"),
+        ),
+        (
+            CallError::Journal(JournalError::Away("gone".into())),
+            -32030,
+            json!("state_unavailable"),
+        ),
+        (
+            CallError::Journal(JournalError::Fenced { host: "a".into() }),
+            -32603,
+            json!("session_moved"),
+        ),
     ] {
         let (got, data) = call(&error);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Sessions of CKP over HTTP: each belongs to the token that began it, and to nobody else.
+//! Sessions of CKP over HTTP. Each belongs to the token that began it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -56,7 +56,7 @@ impl Sessions {
         })
     }
 
-    /// A session that nobody else can find yet.
+    /// A new session. Other requests can't find it yet.
     pub(super) fn begin(
         &self,
         app: &App,

@@ -105,7 +105,7 @@ impl Streams {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What comes from now on, and what nobody has read.
+    /// The events from now on, and the unread earlier ones.
     pub(super) fn notices(&self) -> Reader {
         let after = self.notices.log().last();
         Reader::of(&self.notices, after)
@@ -288,7 +288,7 @@ pub(super) fn response(reader: Reader, access: Arc<Access>) -> Response {
     events(Body::from_stream(pieces))
 }
 
-/// One event that nobody can go on from.
+/// One event without an id, so that a client can't resume after it.
 pub(super) fn whole(message: &[u8]) -> Response {
     let mut event = b"data: ".to_vec();
     event.extend_from_slice(message);

@@ -61,7 +61,7 @@ fn programs(path: &Path, blueprint: &Blueprint) -> Option<Check> {
     };
     Some(Check::warn(
         "trust",
-        format!("not run here, and run by a start: {first}{more}"),
+        format!("a start would run what `doctor` does not: {first}{more}"),
         format!("clawk trust --show {} lists them", path.display()),
     ))
 }

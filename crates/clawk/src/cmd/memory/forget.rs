@@ -81,7 +81,7 @@ fn meant(reader: &Reader, parts: &[Part], ids: &[String]) -> Result<Vec<Found>> 
         }
     }
     if gone.len() > MAX_FORGOTTEN {
-        bail!("at most {MAX_FORGOTTEN} entries are forgotten at once; nothing is forgotten");
+        bail!("`clawk memory forget` takes at most {MAX_FORGOTTEN} entries at once; no entry was forgotten");
     }
     Ok(gone)
 }

@@ -96,7 +96,7 @@ pub(super) fn workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
     };
     folder
         .canonicalize()
-        .with_context(|| format!("the working directory `{}` is not there", folder.display()))
+        .with_context(|| format!("the working directory `{}` does not exist", folder.display()))
 }
 
 /// The policies that narrow the call beside the rules, in the kernel's order.

@@ -25,7 +25,7 @@ use crate::compose::Agent;
 use crate::dry::{Approved, Recorder};
 use crate::out::Paint;
 use crate::terminal::input::{Input, Reply};
-use crate::terminal::show::Show;
+use crate::terminal::show::{Asks, Show};
 
 /// Notices that are kept while a person thinks.
 const HELD: usize = 1024;
@@ -122,6 +122,10 @@ impl<'a> Conversation<'a> {
         asked: mpsc::Receiver<Elicited>,
         approve: Approve,
     ) -> Result<Self> {
+        let mut show = Show::new();
+        if input.is_none() {
+            show.asks = Asks::Nobody;
+        }
         Ok(Self {
             script: Script::Nobody,
             agent,
@@ -129,7 +133,7 @@ impl<'a> Conversation<'a> {
             input,
             asked,
             approve,
-            show: Show::new(),
+            show,
             interrupts: signal(SignalKind::interrupt())?,
             ends: signal(SignalKind::terminate())?,
             leaving: false,
@@ -138,6 +142,15 @@ impl<'a> Conversation<'a> {
             held: VecDeque::new(),
             shown: Vec::new(),
         })
+    }
+
+    /// Answers every question with yes and lets nothing happen, from here on.
+    pub(crate) fn rehearse(&mut self, recorder: Recorder, quiet: bool) {
+        self.show.asks = Asks::DryRun;
+        self.script = Script::Dry {
+            recorder: Box::new(recorder),
+            quiet,
+        };
     }
 
     /// The messages whose answers this conversation has shown.

@@ -30,7 +30,7 @@ pub(crate) struct Dry {
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
-    /// Approve a dry run's report, and say its message: questions that are exactly the predicted ones need no other answer
+    /// Approve a dry run's report and send its message: clawk answers yes to exactly the questions that the report predicted
     #[arg(long, value_name = "FILE", conflicts_with_all = ["message", "session"])]
     plan: Option<PathBuf>,
 
@@ -89,10 +89,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
     greet(&agent, false);
     let session = agent.session(None).await?;
     let mut conversation = Conversation::new(&agent, session, None, asked, args.approve)?;
-    conversation.script = Script::Dry {
-        recorder: Box::new(Recorder::new(predictions)),
-        quiet: flags.format == Format::Json,
-    };
+    conversation.rehearse(Recorder::new(predictions), flags.format == Format::Json);
     let end = conversation.turn(message.clone()).await;
     let report = match &conversation.script {
         Script::Dry { recorder, .. } => recorder.report(&args.manifest, &message),

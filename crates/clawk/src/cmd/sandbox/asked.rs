@@ -177,7 +177,7 @@ impl BoxArgs {
         let folder = folder.unwrap_or_else(|| PathBuf::from("."));
         let base = folder
             .canonicalize()
-            .with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
+            .with_context(|| format!("the working directory `{}` does not exist", folder.display()))?;
         let own = match (&self.file, &read) {
             (Some(file), Some((manifest, loaded))) => {
                 own::of(file, &loaded.sources, &config, manifest, &base)?
@@ -237,7 +237,7 @@ impl BoxArgs {
             None => {}
         }
         if files.mode == FilesystemMode::Deny && !files.mount_paths.is_empty() {
-            bail!("with --files deny nothing is shown, so --mount says nothing");
+            bail!("`--files deny` shows no files, so `--mount` would have no effect; leave one of them out");
         }
         capabilities
             .network

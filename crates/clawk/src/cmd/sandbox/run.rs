@@ -141,7 +141,9 @@ fn variable(given: &str) -> Result<(String, String)> {
         Some((name, value)) => (name, value.to_owned()),
         None => (
             given,
-            env::get(given).with_context(|| format!("there is no variable `{given}`"))?,
+            env::get(given).with_context(|| {
+                format!("the environment has no variable `{given}`; write `{given}=VALUE`")
+            })?,
         ),
     };
     if name.is_empty() {

@@ -1,11 +1,10 @@
 //! The doors beside standard input: each serves by itself until it is closed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "nats", feature = "redis"))]
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clawk_channels::Channels;
 use clawk_egress::Url;
 use clawk_server::Host;
@@ -18,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Args;
 use crate::compose::channels::Reached;
-use crate::compose::{self, Launched};
+use crate::compose::{self, Blueprint, Launched};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::config::QueueDoor;
 use crate::out;
@@ -62,7 +61,8 @@ pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Resul
         doors.listen(listener, launched);
     }
     if let Some(folder) = &args.dir {
-        let settings = &launched.blueprint().config.settings.doors.dir;
+        let blueprint = launched.blueprint();
+        let settings = &blueprint.config.settings.doors.dir;
         let options = FolderOptions {
             role: settings.role,
             kept: launched.state().path().join(SESSIONS),
@@ -97,7 +97,8 @@ pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Resul
 
 impl Doors {
     fn listen(&mut self, listener: Http, launched: &Launched) {
-        let settings = &launched.blueprint().config.settings.http;
+        let blueprint = launched.blueprint();
+        let settings = &blueprint.config.settings.http;
         let names: Vec<&str> = settings.doors.iter().map(|door| door.name()).collect();
         let served = names.join(", ");
         let scheme = listener.scheme();
@@ -112,8 +113,8 @@ impl Doors {
 
     #[cfg(feature = "nats")]
     async fn nats(&mut self, url: &Url, launched: &Launched, host: &Host) -> Result<()> {
-        let settings = &launched.blueprint().config.settings.doors.nats;
-        let options = queue(url, settings, launched)?;
+        let blueprint = launched.blueprint();
+        let options = queue(url, &blueprint.config.settings.doors.nats, launched)?;
         let door = clawk_server::queue::nats::Nats::connect(host.clone(), &options).await;
         let door = door.context("`--nats`")?;
         self.opened.push(serving("NATS", &options));
@@ -128,8 +129,8 @@ impl Doors {
 
     #[cfg(feature = "redis")]
     async fn redis(&mut self, url: &Url, launched: &Launched, host: &Host) -> Result<()> {
-        let settings = &launched.blueprint().config.settings.doors.redis;
-        let options = queue(url, settings, launched)?;
+        let blueprint = launched.blueprint();
+        let options = queue(url, &blueprint.config.settings.doors.redis, launched)?;
         let door = clawk_server::queue::redis::Redis::connect(host.clone(), &options).await;
         let door = door.context("`--redis`")?;
         self.opened.push(serving("Redis", &options));
@@ -147,6 +148,43 @@ impl Doors {
         self.keys.as_ref()
     }
 
+    /// Ends the agent's run and begins one of `fresh`, behind the same doors; turns that are under way go on in it. If it can't
+    /// start after all, the agent goes on as it was.
+    pub(super) async fn next_run(
+        &mut self,
+        args: &Args,
+        launched: &Launched,
+        host: &Host,
+        fresh: Blueprint,
+    ) -> Result<()> {
+        let running = launched.blueprint();
+        let failed = match self.run_of(args, launched, host, Arc::new(fresh)).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let back = self.run_of(args, launched, host, running).await;
+        back.with_context(|| format!("{failed:#}; and the agent as it was does not start either"))?;
+        Err(failed)
+    }
+
+    async fn run_of(
+        &mut self,
+        args: &Args,
+        launched: &Launched,
+        host: &Host,
+        blueprint: Arc<Blueprint>,
+    ) -> Result<()> {
+        if let Some(channels) = self.channels.take() {
+            channels.close().await;
+        }
+        let mut replaced = Ok(());
+        let between = async { replaced = launched.replace(blueprint).await };
+        host.next_run("reloaded", between).await?;
+        host.set_channels(None);
+        self.channels = connect(args, launched, host).await?;
+        replaced
+    }
+
     /// Ends the agent, then lets the clients go: each gets the answers that the agent still had for it.
     pub(super) async fn close(self, host: &Host) {
         self.closing.cancel();
@@ -162,14 +200,18 @@ impl Doors {
     }
 }
 
+/// Names by which platforms reach this listener: those that they were given.
+pub(super) fn public_hosts(blueprint: &Blueprint) -> BTreeSet<String> {
+    let channels = blueprint.config.settings.channels.values();
+    let public = channels.filter_map(|channel| channel.public_url.as_deref());
+    let names = public.filter_map(|url| Url::parse(url).ok()?.host_str().map(str::to_owned)); // silent-ok: its channel says so
+    names.collect()
+}
+
 async fn bind(address: std::net::SocketAddr, launched: &Launched, host: &Host) -> Result<Http> {
     let blueprint = launched.blueprint();
     let mut settings = blueprint.config.settings.http.clone();
-    // Platforms reach us by the name that they were given.
-    let channels = blueprint.config.settings.channels.values();
-    let public = channels.filter_map(|channel| channel.public_url.as_deref());
-    let names = public.filter_map(|url| clawk_egress::Url::parse(url).ok()?.host_str().map(str::to_owned)); // silent-ok: its channel says so
-    settings.hosts.extend(names);
+    settings.hosts.extend(public_hosts(&blueprint));
     crate::http::bind(
         address,
         (&settings, &blueprint.config.settings.egress.allow_private),
@@ -197,7 +239,7 @@ async fn connect(args: &Args, launched: &Launched, host: &Host) -> Result<Option
     let channels = blueprint
         .channels(kernel, launched.state(), args.listen.is_some())
         .await?;
-    host.set_channels(Arc::new(Reached(channels.clone())));
+    host.set_channels(Some(Arc::new(Reached(channels.clone()))));
     Ok(Some(channels))
 }
 

@@ -1,27 +1,34 @@
-//! SIGHUP: takes up new tokens, or changes nothing and says why.
+//! SIGHUP: takes up tokens, channels and policies, or changes nothing and says why.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::Manifest;
-use clawk_server::http::Keys;
+use clawk_server::Host;
 use serde_json::Value;
 
-use super::{Args, blueprint};
-use crate::compose::Launched;
+use super::doors::{Doors, public_hosts};
+use super::{Args, blueprint, reachable};
+use crate::compose::{Blueprint, Launched};
 use crate::config::Settings;
 use crate::out;
 
-/// Reads `clawk.toml` and the manifest again. Everything is checked before anything is changed.
+/// Tables of `clawk.toml` that a new run of the agent takes up.
+const OF_A_RUN: [&str; 2] = ["channels", "approvals"];
+
+/// Reads `clawk.toml` and the manifest again. Everything is checked before anything is changed. New tokens count at once; for
+/// other channels or policies the agent's run ends and another begins, because a run is recorded with the policies that judge
+/// it.
 pub(super) async fn reload(
     args: &Args,
     config: Option<&Path>,
     launched: Option<&Launched>,
-    keys: Option<&Keys>,
+    host: &Host,
+    doors: &mut Doors,
 ) {
-    let told = match attempt(args, config, launched, keys).await {
-        Ok(tokens) => format!("reloaded: {tokens} tokens are in force"),
-        Err(error) => format!("not reloaded, nothing is changed: {error:#}"),
+    let told = match attempt(args, config, launched, host, doors).await {
+        Ok(told) => format!("reloaded: {told}"),
+        Err(error) => format!("not reloaded; the old settings stay in force: {error:#}"),
     };
     if args.launched() {
         tracing::warn!("{told}"); // standard error is quiet unless asked (R25)
@@ -34,40 +41,73 @@ async fn attempt(
     args: &Args,
     config: Option<&Path>,
     launched: Option<&Launched>,
-    keys: Option<&Keys>,
-) -> Result<usize> {
-    let (Some(launched), Some(keys)) = (launched, keys) else {
-        bail!("only the tokens of a listener can be reloaded, and there is no `--listen`");
-    };
+    host: &Host,
+    doors: &mut Doors,
+) -> Result<String> {
+    let launched = launched.context("there is no manifest to read again: the agent came over the wire")?;
     let fresh = blueprint(args, config)
         .await?
         .context("there is no manifest to read again")?;
     let running = launched.blueprint();
-    let settings = &fresh.config.settings;
-    if let Some(key) = differing(&running.config.settings, settings)? {
-        bail!("`{key}` in clawk.toml has changed; that takes effect at the next start");
-    }
-    if *fresh.manifest != *running.manifest {
-        let but_policies = Manifest {
-            policies: running.manifest.policies.clone(),
-            ..(*fresh.manifest).clone()
-        };
-        // The record names the agent with the policies that judge, so that a replay has them: they hold for a whole run.
-        let what = if but_policies == *running.manifest {
-            "policies of the manifest have"
-        } else {
-            "the manifest has"
-        };
-        bail!("{what} changed; that takes effect at the next start");
-    }
-    let tokens = settings.http.tokens(&fresh.resolver)?;
+    let parts = new_parts(&running, &fresh)?;
+    let tokens = match doors.keys() {
+        Some(_) => fresh.config.settings.http.tokens(&fresh.resolver)?,
+        None => Vec::new(),
+    };
     let count = tokens.len();
-    keys.replace(tokens)?;
-    Ok(count)
+    if !parts.is_empty() {
+        if !reachable(args, launched, &fresh) {
+            bail!("nothing would reach the agent any more");
+        }
+        if args.listen.is_some() && public_hosts(&fresh) != public_hosts(&running) {
+            bail!("a channel's `public_url` names another host; that takes effect at the next start");
+        }
+        let fresh = fresh.following(&running);
+        launched.check(&fresh).await?;
+        doors.next_run(args, launched, host, fresh).await?;
+    }
+    if let Some(keys) = doors.keys() {
+        keys.replace(tokens)?;
+    }
+    Ok(match (parts.as_slice(), doors.keys()) {
+        ([], Some(_)) => format!("{count} tokens are in force"),
+        ([], None) => "nothing has changed".to_owned(),
+        (parts, _) => format!("a new run has begun with the new {}", parts.join(" and ")),
+    })
 }
 
-/// The first table or key, beside the tokens, that is not the same in both.
-fn differing(running: &Settings, fresh: &Settings) -> Result<Option<String>> {
+/// What of the running agent is different in the fresh one.
+///
+/// # Errors
+/// Something is that only a start takes up.
+fn new_parts(running: &Blueprint, fresh: &Blueprint) -> Result<Vec<&'static str>> {
+    let tables = differing(&running.config.settings, &fresh.config.settings)?;
+    if let Some(key) = tables.iter().find(|key| !OF_A_RUN.contains(&key.as_str())) {
+        bail!("`{key}` in clawk.toml has changed; that takes effect at the next start");
+    }
+    let (was, is) = (&*running.manifest, &*fresh.manifest);
+    let but_these = Manifest {
+        policies: was.policies.clone(),
+        channels: was.channels.clone(),
+        ..is.clone()
+    };
+    if but_these != *was {
+        bail!(
+            "more of the manifest has changed than its channels and policies; that takes effect at the next start"
+        );
+    }
+    let mut parts = Vec::new();
+    if was.channels != is.channels || tables.iter().any(|key| OF_A_RUN.contains(&key.as_str())) {
+        parts.push("channels");
+    }
+    if was.policies != is.policies {
+        parts.push("policies");
+    }
+    Ok(parts)
+}
+
+/// Tables and keys, beside the tokens, that are not the same in both.
+fn differing(running: &Settings, fresh: &Settings) -> Result<Vec<String>> {
     let told = |settings: &Settings| -> Result<Value> {
         let mut value = serde_json::to_value(settings)?;
         if let Some(http) = value.get_mut("http").and_then(Value::as_object_mut) {
@@ -77,6 +117,12 @@ fn differing(running: &Settings, fresh: &Settings) -> Result<Option<String>> {
     };
     let (running, fresh) = (told(running)?, told(fresh)?);
     let keys = running.as_object().into_iter().chain(fresh.as_object());
-    let differs = |key: &&String| running.get(key.as_str()) != fresh.get(key.as_str());
-    Ok(keys.flat_map(serde_json::Map::keys).find(differs).cloned())
+    let mut differ: Vec<String> = keys
+        .flat_map(serde_json::Map::keys)
+        .filter(|key| running.get(key.as_str()) != fresh.get(key.as_str()))
+        .cloned()
+        .collect();
+    differ.sort_unstable();
+    differ.dedup();
+    Ok(differ)
 }

@@ -71,7 +71,9 @@ fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
     let reader = Reader::open(state)?;
     let report = reader.verify(Some(session))?;
     if !report.valid {
-        bail!("the chain of session {session} does not hold; nothing is built on it");
+        bail!(
+            "the chain of session {session} is not valid, so it can't be forked; `clawk trace verify` names the event"
+        );
     }
     let mut filter = Filter {
         session: Some(session),

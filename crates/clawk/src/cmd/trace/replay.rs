@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
     let found = tapes::sessions(&source, pick)?;
     if found.played.is_empty() && found.served.is_empty() && resolved.is_none() {
-        bail!("nobody spoke, called or resolved in what is to be replayed");
+        bail!("the record has no message, call or resolution to replay");
     }
     if !found.served.is_empty() && resolved.is_none() {
         let Some(reader) = &contents else {

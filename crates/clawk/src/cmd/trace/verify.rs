@@ -278,9 +278,11 @@ fn human(source: &Source, report: &Report) -> Result<()> {
         FaultKind::BadHash => "the event is not what was recorded",
         FaultKind::BrokenLink => "the event before it is not the one that was recorded",
         FaultKind::Gap => "events are missing",
-        FaultKind::Duplicate => "an event stands twice, or the order was changed",
+        FaultKind::Duplicate => "an event occurs twice, or the order was changed",
         FaultKind::Malformed => "the line is not a TRACE event",
         FaultKind::WrongGenesis => "the session's beginning is missing or was changed",
     };
-    Ok(out::line(&format!("  {meaning}; what stands before it holds"))?)
+    Ok(out::line(&format!(
+        "  {meaning}; the events before it are valid"
+    ))?)
 }

@@ -243,7 +243,11 @@ fn resolve(
             // The document's field; the schema keeps such facts under `metadata`.
             "context_blocks" => Some(packs(&found)),
             "constraints" => Some(members(&found, "/constraints", "type", &[])),
-            other => return Err(anyhow::anyhow!("a case expects `{other}`, which nobody judges").into()),
+            other => {
+                return Err(
+                    anyhow::anyhow!("a case expects `{other}`, which is not a known expectation").into(),
+                );
+            }
         };
         expect(key, wanted, got.as_ref()).map_err(|miss| with(miss, &found))?;
     }

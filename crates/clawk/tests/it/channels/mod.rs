@@ -1,6 +1,7 @@
 //! Channels of a served agent, as a platform sees them: a program that speaks the line protocol stands for it.
 
 mod kills;
+mod reload;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

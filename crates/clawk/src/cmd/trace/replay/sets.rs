@@ -84,7 +84,7 @@ impl<'a> Sets<'a> {
         let run = self.runs.partition_point(|run| place.is_behind(&run.described));
         let run = run
             .checked_sub(1)
-            .context("no run of an agent stands before it in the state directory")?;
+            .context("the state directory has no run of an agent before it")?;
         let carp = self.runs.get(run).and_then(|run| run.carp.as_ref());
         let carp = carp.context("it was recorded by an earlier version, or the recorded agent is erased")?;
         let before = || self.changes.partition_point(|change| place.is_behind(change));

@@ -1,0 +1,61 @@
+//! What would become of a call that a plan foretells. Nothing is asked, set aside or recorded, and nothing may run by it: a call that
+//! follows the plan takes the whole path.
+
+use clawk_policy::Effect;
+use clawk_proto::RequestId;
+use serde_json::{Map, Value};
+
+use super::decide::Case;
+use super::standing::Basis;
+use super::{Caller, Calls, Request, check_arguments, decide, tool_of};
+use crate::error::{CallError, DeniedBy};
+use crate::event::{canonical, digest};
+use crate::skill::Ceiling;
+
+/// Whether a person will be asked. Of a step without arguments only what no arguments can change is said.
+///
+/// # Errors
+/// What refuses it.
+pub(crate) async fn foretell(
+    calls: &Calls,
+    caller: &Caller,
+    ceiling: &Ceiling,
+    (tool, arguments): (&str, Option<&Map<String, Value>>),
+) -> Result<bool, CallError> {
+    let mut caller = caller.clone();
+    caller.ceilings.push(ceiling.clone());
+    let request = Request {
+        tool: tool.to_owned(),
+        arguments: arguments.cloned().unwrap_or_default(),
+        request_id: RequestId::from(calls.clock().uuid()),
+        identity: calls.manifest.identity.name.clone(),
+        sandbox: None,
+        policy: None,
+        under: None,
+    };
+    let tool = tool_of(calls, &caller, &request, None).await?;
+    let described = calls.described(&tool).await?;
+    if arguments.is_some() {
+        check_arguments(&described, &request)?;
+    } else if let Some(verdict) = calls.engine.denies_by_name(&request.tool) {
+        return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
+    }
+    let case = Case {
+        calls,
+        caller: &caller,
+        request: &request,
+        tool: &tool,
+        described: &described,
+        basis: Basis::default(),
+    };
+    if arguments.is_none() && case.arguments_matter() {
+        return Ok(false);
+    }
+    let places = match arguments {
+        Some(_) => case.look().await,
+        None => None,
+    };
+    let judged = case.decide(digest(&canonical(&request.arguments)), places.as_ref(), None);
+    let verdict = judged.permitted(&request.tool)?;
+    Ok(matches!(verdict.effect, Effect::Ask(_)))
+}

@@ -1,0 +1,215 @@
+//! `[claims]`: before an answer leaves, a model names the sentences of it that the record of its turn does not support.
+//!
+//! The judge gets the record and the answer's sentences as data and gives numbers of sentences: no word of its own reaches anybody,
+//! and it decides nothing but where marks stand.
+
+mod question;
+mod sentence;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use crate::drive::Run;
+use crate::event::{ClaimsJudged, Draft, digest, kind};
+use crate::infer::{self, NoAnswer, Site};
+use crate::ports::{InferRequest, Message};
+use crate::shown;
+use crate::stop::Level;
+use crate::turn::{End, Turn};
+use crate::watch::Notices;
+use question::Question;
+use sentence::Sentence;
+
+/// What stands behind a sentence that the record does not support.
+pub const MARK: &str = "(⚠ not in the record of this turn)";
+/// Sentences of one answer; a longer answer is not judged.
+const MAX_SENTENCES: usize = 1_000;
+
+/// Why nothing was judged, for people and the record.
+const NO_PURSE: &str = "the purse is empty";
+const FAILED: &str = "the judge gave no answer";
+const LATE: &str = "the judge took too long";
+const MALFORMED: &str = "the judge's answer can't be read";
+const LONG: &str = "the answer or its record is too long";
+const CANCELLED: &str = "the turn was cancelled";
+const STOPPED: &str = "an operator's stop holds";
+const NO_RECORD: &str = "the record can't be read";
+
+/// Who judges answers, and how long that may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// A provider of the manifest.
+    pub judge: String,
+    /// How long the judgement of one answer may take, milliseconds; past it nothing is judged, and the record line says so.
+    pub timeout_ms: u64,
+}
+
+impl Claims {
+    /// Milliseconds, where nothing else is set.
+    pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+}
+
+/// What was judged of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// The provider that judged.
+    pub by: String,
+    /// How many sentences the answer has.
+    pub sentences: usize,
+    /// Where marks stand: bytes from the answer's beginning, growing.
+    pub marks: Vec<usize>,
+    /// Why nothing was judged; none: it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+impl Judged {
+    /// For the record line: what the verdict is, where there is something to say.
+    pub(crate) fn words(&self) -> Option<String> {
+        if let Some(why) = &self.failed {
+            return Some(format!("nothing was judged: {why}."));
+        }
+        match self.marks.len() {
+            0 => None,
+            1 => Some("1 sentence is marked: this record does not support it.".to_owned()),
+            count => Some(format!(
+                "{count} sentences are marked: this record does not support them."
+            )),
+        }
+    }
+
+    /// As programs read it.
+    pub(crate) fn facts(&self) -> Value {
+        json!({"by": self.by, "sentences": self.sentences, "unsupported": self.marks.len(), "failed": self.failed})
+    }
+
+    /// The answer with its marks. One that is a JSON value for a program stays as it is: the record says what was found.
+    pub(crate) fn marked(&self, answer: &str) -> String {
+        if self.marks.is_empty() || is_json(answer) {
+            return answer.to_owned();
+        }
+        let mut text = String::with_capacity(answer.len());
+        let mut from = 0;
+        for at in &self.marks {
+            // Offsets of this very text; another one is not marked at a place that it does not have.
+            let Some(part) = answer.get(from..*at) else { break };
+            text.push_str(part);
+            text.push_str(sentence::before_mark(answer, *at));
+            text.push_str(MARK);
+            from = *at;
+        }
+        text.push_str(answer.get(from..).unwrap_or_default());
+        text
+    }
+}
+
+fn is_json(answer: &str) -> bool {
+    let text = answer.trim();
+    (text.starts_with('{') || text.starts_with('['))
+        && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// What a judgement came to, and what is to be recorded of it with the end of the turn.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) judged: Judged,
+    pub(crate) draft: Draft,
+}
+
+/// Judges the answer that a turn is about to end with. `None`: no judge is set for it, or it says nothing.
+pub(crate) async fn judge(run: &Run<'_>, turn: &Turn, end: &End) -> Option<Verdict> {
+    let claims = run.calls.claims.as_ref().filter(|_| run.judged)?;
+    let answer = turn.said();
+    if answer.trim().is_empty() || matches!(end, End::Failed(_)) {
+        return None;
+    }
+    let clock = run.calls.clock();
+    let started_us = clock.monotonic_us();
+    let sentences = sentence::split(answer);
+    let limit = Duration::from_millis(claims.timeout_ms);
+    let found = match end {
+        End::Cancelled => Err(CANCELLED),
+        End::Answered | End::Failed(_) if sentences.len() > MAX_SENTENCES => Err(LONG),
+        End::Answered | End::Failed(_) => {
+            let asked = Box::pin(ask(run, claims, answer, &sentences));
+            tokio::time::timeout(limit, asked).await.unwrap_or(Err(LATE)) // silent-ok: late is said so
+        }
+    };
+    let (marks, failed) = match found {
+        Ok(marks) => (marks, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    let scribe = &run.calls.scribe;
+    let payload = ClaimsJudged {
+        duration_ms: clock.monotonic_us().saturating_sub(started_us) / 1000,
+        failed,
+        marks: &marks,
+        message_id: run.turn_id,
+        provider: &claims.judge,
+        sentences: sentences.len(),
+        text_hash: digest(answer.as_bytes()),
+    };
+    let draft = scribe.entry(&run.thread, kind::CLAIMS_JUDGED, &payload);
+    let judged = Judged {
+        by: claims.judge.clone(),
+        sentences: sentences.len(),
+        marks,
+        failed: failed.map(str::to_owned),
+    };
+    Some(Verdict { judged, draft })
+}
+
+/// Where marks stand; or why nothing was judged.
+async fn ask(
+    run: &Run<'_>,
+    claims: &Claims,
+    answer: &str,
+    sentences: &[Sentence],
+) -> Result<Vec<usize>, &'static str> {
+    let calls = run.calls;
+    let session = run.thread.session;
+    let message = clawk_proto::MessageId(run.turn_id);
+    let record = shown::of(&**calls.scribe.journal(), session, message, None, true).await;
+    let record = record.map_err(|error| {
+        tracing::warn!(%error, "an answer can't be judged");
+        NO_RECORD
+    })?;
+    let mut marks = Vec::new();
+    for question in Question::all(&record, answer, sentences).ok_or(LONG)? {
+        let held = calls
+            .brake
+            .hold(session, Level::Frozen, run.cancel)
+            .map_err(|_| STOPPED)?; // silent-ok: the stop has its own record
+        let request = InferRequest {
+            system: question::ORDER.to_owned(),
+            messages: vec![Message::User {
+                text: question.text(),
+                images: Vec::new(),
+            }],
+            tools: Vec::new(),
+            max_output_tokens: 0,
+        };
+        let quiet = Notices::default();
+        let place = Site {
+            thread: run.thread,
+            // A turn of its own: no conversation is rebuilt with it.
+            turn: calls.clock().uuid(),
+            notices: &quiet,
+            purse: &run.purse,
+            member: None,
+        };
+        let said = infer::infer(&calls.models, place, &claims.judge, request, &held.cancel).await;
+        let said = said.map_err(|none| match none {
+            NoAnswer::Quota(_) => NO_PURSE,
+            NoAnswer::Cancelled if run.cancel.is_cancelled() => CANCELLED,
+            NoAnswer::Cancelled => STOPPED,
+            NoAnswer::Failed(_) => FAILED,
+        })?;
+        marks.extend(question.read(&said.text).ok_or(MALFORMED)?);
+    }
+    Ok(marks)
+}
+
+#[cfg(test)]
+mod tests;

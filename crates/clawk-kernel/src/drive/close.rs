@@ -1,0 +1,106 @@
+//! The end of a turn: what its message's surface is told of it, and what closes the message in the inbox.
+
+use clawk_proto::MessageId;
+
+use super::Run;
+use crate::call::Calls;
+use crate::door::{Door, Origin};
+use crate::event::{Draft, MessageAnswered, MessageDead, digest, kind};
+use crate::notice::{Stop, TurnEnd};
+use crate::ports::InboxChange;
+use crate::turn::{End, Turn};
+
+/// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads
+/// this is told how to say it again; a peer's asker says it again by itself.
+pub(super) fn told<E: std::fmt::Display>(
+    end: End,
+    recorded: Result<(), E>,
+    (message, door): (MessageId, &Door),
+) -> TurnEnd {
+    match (end, recorded) {
+        (_, Err(error)) => TurnEnd::Failed(error.to_string()),
+        (End::Answered, Ok(())) => TurnEnd::Answered,
+        (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
+        (End::Failed(reason), Ok(())) if matches!(door, Door::Peer { .. }) => TurnEnd::Failed(reason),
+        (End::Failed(reason), Ok(())) => TurnEnd::Failed(format!(
+            "{reason}; the message is kept: `clawk dead-letters replay {message} CLAW` says it again"
+        )),
+    }
+}
+
+/// How a turn ends, with what was judged of its answer.
+pub(super) struct Ending<'a> {
+    pub(super) end: &'a End,
+    pub(super) stop: Stop,
+    pub(super) judged: Option<Draft>,
+    pub(super) started_us: u64,
+}
+
+/// Closes the message in the inbox with its end, in one commit.
+pub(super) async fn close(
+    calls: &Calls,
+    run: &Run<'_>,
+    (message, origin): (MessageId, &Origin),
+    ending: Ending<'_>,
+    turn: &Turn,
+) -> Result<(), crate::ports::JournalError> {
+    let Ending {
+        end,
+        stop,
+        judged,
+        started_us,
+    } = ending;
+    let scribe = &calls.scribe;
+    if let End::Failed(reason) = end {
+        let dead = scribe.entry(
+            &run.thread,
+            kind::MESSAGE_DEAD,
+            &MessageDead {
+                message_id: message.0,
+                reason,
+                why: stop.why(),
+            },
+        );
+        let change = InboxChange::Closed {
+            message,
+            how: "dead",
+            reason: Some(reason.clone()),
+            owed: origin
+                .owed(message, run.thread.session, None)
+                .map(|owed| (owed, scribe.now())),
+        };
+        return scribe.submit_with(vec![dead], vec![change])?.durable().await;
+    }
+    let text = turn.said().as_bytes().to_vec();
+    let payload = MessageAnswered {
+        could_act: run.could_act(),
+        declined: stop == Stop::Refused,
+        duration_ms: calls.clock().monotonic_us().saturating_sub(started_us) / 1000,
+        end: if *end == End::Answered {
+            "answered"
+        } else {
+            "cancelled"
+        },
+        input_tokens: turn.usage().input_tokens,
+        message_id: message.0,
+        output_tokens: turn.usage().output_tokens,
+        text_hash: digest(&text),
+    };
+    let (said_nothing, owed) = (
+        text.is_empty(),
+        origin.owed(message, run.thread.session, Some(payload.text_hash)),
+    );
+    let draft = scribe
+        .entry(&run.thread, kind::MESSAGE_ANSWERED, &payload)
+        .content(payload.text_hash, text);
+    let change = InboxChange::Closed {
+        message,
+        how: "answered",
+        reason: None,
+        // Who cancelled a turn before it said anything waits for nothing.
+        owed: owed.filter(|_| !said_nothing).map(|owed| (owed, scribe.now())),
+    };
+    // The verdict first: who reads the end has read it.
+    let drafts = judged.into_iter().chain([draft]).collect();
+    scribe.submit_with(drafts, vec![change])?.durable().await
+}

@@ -1,0 +1,347 @@
+//! The record of turns, folded from the events of a session.
+
+use std::collections::BTreeMap;
+
+use clawk_proto::content::ContentBlock;
+use clawk_proto::method::ToolCallResult;
+use clawk_proto::{MessageId, RequestId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Shown;
+use crate::claims::Judged;
+use crate::effect::is_unknown;
+use crate::event::kind;
+use crate::ports::Recorded;
+use crate::time::Timestamp;
+
+/// Events that say what calls came to, whose turn it was, and where a turn ends.
+pub const KINDS: &[&str] = &[
+    kind::MESSAGE_ACCEPTED,
+    kind::ACTION_REQUESTED,
+    kind::ACTION_APPROVED,
+    kind::ACTION_DENIED,
+    kind::ACTION_EXECUTED,
+    kind::ACTION_FAILED,
+    kind::CLAIMS_JUDGED,
+    kind::MESSAGE_ANSWERED,
+    kind::MESSAGE_DEAD,
+];
+/// Calls of one turn that are looked at.
+const MAX_CALLS: usize = 10_000;
+/// What is kept of one call's arguments, and of its result, bytes.
+const EXCERPT_BYTES: usize = 600;
+/// Messages whose sender is remembered until their turn ends.
+const MAX_SENDERS: usize = 10_000;
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It ran and said that it did its work.
+    Done,
+    /// The same, and the tool has no side effects.
+    Read,
+    /// It was refused: nothing happened.
+    Denied,
+    /// It ran and failed, or surely did not begin.
+    Failed,
+    /// It may have happened, and nobody knows.
+    Unknown,
+}
+
+impl Outcome {
+    /// The word for people and programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Read => "read",
+            Self::Denied => "denied",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One call of a turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Call {
+    /// When it was asked for.
+    #[serde(serialize_with = "as_text")]
+    pub at: Timestamp,
+    /// Its id.
+    pub request_id: RequestId,
+    /// The tool.
+    pub tool: String,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Why it was denied or failed, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The rule that decided, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_id: Option<String>,
+    /// The beginning of its arguments, JSON; none where they were not read or are erased.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<String>,
+    /// The beginning of what it said; as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+}
+
+fn as_text<S: serde::Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(at)
+}
+
+/// What the record says of one turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TurnRecord {
+    /// The message that it answers.
+    pub message: MessageId,
+    /// Who said it, by the name that its door knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<String>,
+    /// When it ended; none: it runs.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text_if")]
+    pub ended: Option<Timestamp>,
+    /// Its calls, in the order in which they were asked for.
+    pub calls: Vec<Call>,
+    /// The model was offered tools with side effects.
+    pub could_act: bool,
+    /// What the judge found in the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
+}
+
+fn as_text_if<S: serde::Serializer>(at: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => to.collect_str(at),
+        None => to.serialize_none(),
+    }
+}
+
+impl TurnRecord {
+    /// Of a turn that did nothing yet.
+    pub(crate) const fn open(message: MessageId) -> Self {
+        Self {
+            message,
+            sender: None,
+            ended: None,
+            calls: Vec::new(),
+            could_act: false,
+            judged: None,
+        }
+    }
+
+    /// What the line is made of.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        let mut shown = Shown {
+            could_act: self.could_act,
+            judged: self.judged.clone(),
+            ..Shown::default()
+        };
+        for call in &self.calls {
+            let list = match call.outcome {
+                Outcome::Done => &mut shown.done,
+                Outcome::Read => &mut shown.read,
+                Outcome::Denied => &mut shown.denied,
+                Outcome::Failed => &mut shown.failed,
+                Outcome::Unknown => &mut shown.unknown,
+            };
+            list.push(call.tool.clone());
+        }
+        shown
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Fields {
+    request_id: Option<RequestId>,
+    action_id: Option<String>,
+    side_effects: Option<bool>,
+    #[serde(default)]
+    is_error: bool,
+    error_code: Option<String>,
+    error_message: Option<String>,
+    reason: Option<String>,
+    rule_id: Option<String>,
+    message_id: Option<Uuid>,
+    sender: Option<String>,
+    #[serde(default)]
+    could_act: bool,
+    provider: Option<String>,
+    failed: Option<String>,
+    #[serde(default)]
+    marks: Vec<usize>,
+    #[serde(default)]
+    sentences: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Asked for or begun, and without an end: nobody knows.
+    Open {
+        begun: bool,
+    },
+    Done,
+    Denied,
+    Failed,
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Seen {
+    call: Call,
+    pure: bool,
+    fate: Fate,
+}
+
+impl Seen {
+    fn told(self) -> Call {
+        let outcome = match (self.fate, self.pure) {
+            (Fate::Denied, _) => Outcome::Denied,
+            (Fate::Done, true) => Outcome::Read,
+            (Fate::Done, false) => Outcome::Done,
+            (Fate::Failed | Fate::Open { begun: false }, _) => Outcome::Failed,
+            // What only reads and was cut short has read nothing.
+            (Fate::Unknown | Fate::Open { begun: true }, true) => Outcome::Failed,
+            (Fate::Unknown | Fate::Open { begun: true }, false) => Outcome::Unknown,
+        };
+        Call { outcome, ..self.call }
+    }
+}
+
+/// Folds a session's events, in their order, into the records of its turns.
+#[derive(Debug, Default)]
+pub struct Fold {
+    calls: Vec<Seen>,
+    senders: BTreeMap<Uuid, String>,
+    judged: Option<(Uuid, Judged)>,
+}
+
+impl Fold {
+    /// Takes the next event of the session; one that ends a turn gives its record.
+    pub fn see(&mut self, event: &Recorded) -> Option<TurnRecord> {
+        // silent-ok: a foreign payload is no call of ours
+        let fields: Fields = serde_json::from_str(&event.payload).ok()?;
+        match event.kind.as_str() {
+            kind::MESSAGE_ACCEPTED => {
+                if let (Some(id), Some(sender)) = (fields.message_id, fields.sender)
+                    && self.senders.len() < MAX_SENDERS
+                {
+                    self.senders.insert(id, sender);
+                }
+                None
+            }
+            kind::CLAIMS_JUDGED => {
+                self.judged = fields.message_id.map(|message| {
+                    let judged = Judged {
+                        by: fields.provider.unwrap_or_default(),
+                        sentences: fields.sentences,
+                        marks: fields.marks,
+                        failed: fields.failed,
+                    };
+                    (message, judged)
+                });
+                None
+            }
+            kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
+                let message = fields.message_id?;
+                let record = self.open(MessageId(message));
+                self.calls.clear();
+                self.senders.remove(&message);
+                self.judged = None;
+                Some(TurnRecord {
+                    ended: Some(event.at),
+                    could_act: fields.could_act,
+                    ..record
+                })
+            }
+            _ => {
+                self.call(event, fields);
+                None
+            }
+        }
+    }
+
+    /// The record of the turn that has not ended, as far as it is known.
+    pub fn open(&mut self, message: MessageId) -> TurnRecord {
+        let judged = self.judged.take().filter(|(of, _)| *of == message.0);
+        TurnRecord {
+            sender: self.senders.get(&message.0).cloned(),
+            calls: self.calls.drain(..).map(Seen::told).collect(),
+            judged: judged.map(|(_, judged)| judged),
+            ..TurnRecord::open(message)
+        }
+    }
+
+    fn call(&mut self, event: &Recorded, fields: Fields) {
+        let Some(request_id) = fields.request_id else {
+            return;
+        };
+        let mut known = self.calls.iter_mut().rev();
+        let known = known.find(|seen| seen.call.request_id == request_id);
+        let content = event.content.as_ref().map(|content| content.bytes.as_slice());
+        if event.kind == kind::ACTION_REQUESTED {
+            let goes_on = known.is_some_and(|seen| matches!(seen.fate, Fate::Open { .. } | Fate::Unknown));
+            if !goes_on && self.calls.len() < MAX_CALLS {
+                self.calls.push(Seen {
+                    call: Call {
+                        at: event.at,
+                        request_id,
+                        tool: fields.action_id.unwrap_or_default(),
+                        outcome: Outcome::Unknown,
+                        reason: None,
+                        rule_id: None,
+                        arguments: content.map(|bytes| excerpt(&String::from_utf8_lossy(bytes))),
+                        result: None,
+                    },
+                    pure: false,
+                    fate: Fate::Open { begun: false },
+                });
+            }
+            return;
+        }
+        let Some(seen) = known else { return };
+        seen.fate = match event.kind.as_str() {
+            kind::ACTION_APPROVED => {
+                seen.pure = fields.side_effects == Some(false);
+                seen.call.rule_id = fields.rule_id;
+                Fate::Open { begun: true }
+            }
+            kind::ACTION_DENIED => {
+                seen.call.reason = fields.reason;
+                seen.call.rule_id = fields.rule_id;
+                Fate::Denied
+            }
+            kind::ACTION_EXECUTED => {
+                seen.call.result = content.and_then(said);
+                match fields.is_error {
+                    true => Fate::Failed,
+                    false => Fate::Done,
+                }
+            }
+            kind::ACTION_FAILED => {
+                seen.call.reason = fields.error_message;
+                match fields.error_code.as_deref().is_some_and(is_unknown) {
+                    true => Fate::Unknown,
+                    false => Fate::Failed,
+                }
+            }
+            _ => return,
+        };
+    }
+}
+
+/// What a tool said, in words.
+fn said(content: &[u8]) -> Option<String> {
+    let result: ToolCallResult = serde_json::from_slice(content).ok()?; // silent-ok: erased or foreign content says nothing
+    let texts: Vec<String> = result.content.iter().map(ContentBlock::as_model_text).collect();
+    Some(excerpt(&texts.join("\n")))
+}
+
+fn excerpt(text: &str) -> String {
+    crate::compaction::clipped(text, EXCERPT_BYTES)
+}

@@ -1,0 +1,355 @@
+//! What came of plans: the outcome beside the prediction, in the record; and in the store that the world model names, where it learns.
+//!
+//! An experience holds tools' names and numbers alone, and is read back only in that form: no text of anybody reaches the question
+//! through it.
+
+use clawk_manifest::model::{Evidence, Skill, Store, WorldModel, WorldModelScope};
+use clawk_proto::method::NewEntry;
+use clawk_recall::entry::{Hit, Mark, New, Whose};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Planned, Site, of, store};
+use crate::call::{Calls, Context};
+use crate::door::Origin;
+use crate::event::{Draft, MemoryRecalled, MemoryStored, Thread, canonical, digest, kind, together};
+use crate::ports::{Ask, Batch, Message, Scope, StoreQuery};
+use crate::recall;
+use crate::skill::{self, Joined};
+use crate::turn::Turn;
+
+/// Experiences that a question holds.
+const MOST: usize = 20;
+/// Calls of one experience.
+const MOST_CALLS: usize = 64;
+/// Stands for a tool that is none of the skill's.
+const OTHER: &str = "other";
+
+/// A call that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Made {
+    is_error: bool,
+    tool: String,
+}
+
+/// What was foretold, and how far it was off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Outcome {
+    error_permille: u64,
+    predicted_calls: Option<u64>,
+    predicted_steps: Vec<String>,
+    predicted_tokens: Option<u64>,
+    risk_permille: Option<u64>,
+}
+
+/// One run of a skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Experience {
+    calls: Vec<Made>,
+    /// `observations+outcomes`: beside what was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+    skill: String,
+    tokens: u64,
+    world_model: String,
+}
+
+/// `ckp.world_model.compared`. Fields in alphabetical order.
+#[derive(Debug, Serialize)]
+struct WorldModelCompared<'a> {
+    calls: usize,
+    error_permille: u64,
+    errors: usize,
+    planned_hash: clawk_proto::Digest,
+    predicted_calls: Option<u64>,
+    predicted_tokens: Option<u64>,
+    skill: &'a str,
+    tokens: u64,
+    turn: Uuid,
+    world_model: &'a str,
+}
+
+/// What the store is asked with.
+fn words(model: &WorldModel, skill: &str) -> String {
+    format!("world_model {} skill {skill}", model.name)
+}
+
+/// Earlier runs of the skill. A store that can't be asked is like one that holds nothing.
+pub(super) async fn recall(site: Site<'_>, model: &WorldModel) -> Vec<Experience> {
+    let Site {
+        calls, caller, skill, ..
+    } = site;
+    let (Some(store), Some(backend)) = (store(&calls.manifest, model), &calls.memories.backend) else {
+        return Vec::new();
+    };
+    let origin = caller.context.origin.as_ref();
+    let question = words(model, &skill.name);
+    let ask = Ask {
+        whose: origin.map_or(Whose::Of(Vec::new()), |origin| {
+            recall::may_recall(calls, &store.name, origin)
+        }),
+        query: StoreQuery::Text(question.clone()),
+        vector: None,
+        limit: MOST,
+    };
+    let found = match backend.ask(store, &place(calls, origin, caller.door), ask).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!(%error, store = store.name, "a world model's experience could not be read");
+            return Vec::new();
+        }
+    };
+    let session = caller.thread.session.to_string();
+    let task = model.scope == WorldModelScope::TaskScoped;
+    let known = found
+        .hits
+        .iter()
+        .filter(|hit| !task || hit.mark.session == session);
+    let earlier: Vec<Experience> = known
+        .filter_map(read)
+        .filter(|one| one.world_model == model.name && one.skill == skill.name)
+        .filter(|one| one.calls.len() <= MOST_CALLS && one.calls.iter().all(|made| made.tool.len() <= 64))
+        .collect();
+    // A replay finds here what was found: no text of it is anybody's but the agent's.
+    let search = [recall::Search {
+        store: store.name.clone(),
+        found,
+    }];
+    let content = canonical(&search);
+    let told = search.each_ref().map(recall::Search::told);
+    let payload = MemoryRecalled {
+        left_out: 0,
+        query_hash: digest(question.as_bytes()),
+        recalled_hash: digest(&content),
+        searches: &told,
+        tokens: 0,
+        turn: calls.clock().uuid(),
+        untrusted: &[],
+    };
+    let draft = calls
+        .scribe
+        .entry(&caller.thread, kind::MEMORY_RECALLED, &payload);
+    if let Err(error) = calls
+        .scribe
+        .submit(vec![draft.content(payload.recalled_hash, content)])
+    {
+        tracing::warn!(%error, "what a world model recalled could not be recorded");
+    }
+    earlier
+}
+
+/// An entry that this agent wrote as an experience, and nobody else.
+fn read(hit: &Hit) -> Option<Experience> {
+    if hit.mark.origin != "agent" || hit.mark.untrusted {
+        return None;
+    }
+    serde_json::from_value(hit.entry.content.clone()).ok() // silent-ok: what is no experience is none
+}
+
+fn place(calls: &Calls, origin: Option<&Origin>, door: &str) -> Scope {
+    match origin {
+        Some(origin) => recall::place(calls, &origin.door),
+        None => Scope {
+            identity: calls.manifest.identity.name.clone(),
+            channel: door.to_owned(),
+        },
+    }
+}
+
+/// How wrong earlier predictions were on average, thousandths.
+pub(super) fn mean_error(earlier: &[Experience]) -> Option<u64> {
+    let errors: Vec<u64> = earlier
+        .iter()
+        .filter_map(|one| Some(one.outcome.as_ref()?.error_permille.min(1000)))
+        .collect();
+    let count = u64::try_from(errors.len()).ok().filter(|count| *count > 0)?; // silent-ok: 64 bits hold it
+    Some(errors.iter().sum::<u64>() / count)
+}
+
+/// The calls that a turn made since the skill joined it.
+fn made(turn: &Turn, skill: &Skill, since: usize) -> Vec<Made> {
+    let own: Vec<String> = skill::needed(skill).collect();
+    let mut asked: Vec<(&str, &str)> = Vec::new();
+    let mut ends = Vec::new();
+    for message in turn.messages() {
+        match message {
+            Message::Assistant { calls, .. } => {
+                asked.extend(calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
+            }
+            Message::ToolResult {
+                call_id, is_error, ..
+            } => {
+                // Ids may come again: the latest question is the one that is answered.
+                let tool = asked.iter().rev().find(|(id, _)| id == call_id);
+                ends.push(Made {
+                    is_error: *is_error,
+                    // A name that a model made up is text, and no text is learnt.
+                    tool: tool
+                        .map(|(_, name)| (*name).to_owned())
+                        .filter(|name| own.contains(name))
+                        .unwrap_or_else(|| OTHER.to_owned()),
+                });
+            }
+            Message::User { .. } => {}
+        }
+    }
+    ends.split_off(since.min(ends.len()))
+}
+
+/// How far the prediction was off, thousandths: the mean over what was foretold.
+fn error(planned: &Planned, calls: &[Made], tokens: u64) -> u64 {
+    let off =
+        |foretold: u64, seen: u64| foretold.abs_diff(seen).saturating_mul(1000) / foretold.max(seen).max(1);
+    let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
+    let mut left: Vec<&str> = calls.iter().map(|made| made.tool.as_str()).collect();
+    let mut met = 0;
+    for step in &planned.steps {
+        if let Some(at) = left.iter().position(|tool| tool == step) {
+            left.remove(at);
+            met += 1;
+        }
+    }
+    let longer = planned.steps.len().max(calls.len());
+    let failed = calls.iter().any(|made| made.is_error);
+    let parts = [
+        Some(off(count(longer), met)),
+        planned.calls.map(|foretold| off(foretold, count(calls.len()))),
+        planned.tokens.map(|foretold| off(foretold, tokens)),
+        planned
+            .risk_permille
+            .map(|risk| risk.abs_diff(if failed { 1000 } else { 0 })),
+    ];
+    let parts: Vec<u64> = parts.into_iter().flatten().collect();
+    parts.iter().sum::<u64>() / count(parts.len()).max(1)
+}
+
+/// A skill that planned has ended: the outcome beside the prediction, and what is learnt of it.
+pub(crate) async fn learn(
+    (calls, context): (&Calls, &Context),
+    (thread, turn_id, door): (Thread, Uuid, &str),
+    joined: &Joined,
+    turn: &Turn,
+) {
+    let (Some(planned), Some(model)) = (&joined.planned, of(calls, &joined.skill)) else {
+        return;
+    };
+    let (tokens, _) = joined.took(turn);
+    let mut seen = made(turn, &joined.skill, joined.results_before());
+    let followed = planned.fallback.is_none();
+    let error_permille = error(planned, &seen, tokens);
+    if followed {
+        let payload = WorldModelCompared {
+            calls: seen.len(),
+            error_permille,
+            errors: seen.iter().filter(|made| made.is_error).count(),
+            planned_hash: planned.planned_hash,
+            predicted_calls: planned.calls,
+            predicted_tokens: planned.tokens,
+            skill: &joined.skill.name,
+            tokens,
+            turn: turn_id,
+            world_model: &model.name,
+        };
+        let draft = calls.scribe.entry(&thread, kind::WORLD_MODEL_COMPARED, &payload);
+        if let Err(error) = calls.scribe.submit(vec![draft]) {
+            tracing::warn!(%error, "what came of a plan could not be recorded");
+        }
+    }
+    let (Some(_), Some(store)) = (model.update.mode, store(&calls.manifest, model)) else {
+        return;
+    };
+    seen.truncate(MOST_CALLS);
+    let outcomes = model.update.evidence == Some(Evidence::ObservationsOutcomes);
+    let outcome = Outcome {
+        error_permille,
+        predicted_calls: planned.calls,
+        predicted_steps: planned.steps.clone(),
+        predicted_tokens: planned.tokens,
+        risk_permille: planned.risk_permille,
+    };
+    let experience = Experience {
+        calls: seen,
+        outcome: Some(outcome).filter(|_| outcomes && followed),
+        skill: joined.skill.name.clone(),
+        tokens,
+        world_model: model.name.clone(),
+    };
+    let kept = keep(
+        calls,
+        store,
+        (context.origin.as_ref(), door),
+        (thread, turn_id),
+        &experience,
+    )
+    .await;
+    if let Err(error) = kept {
+        tracing::warn!(%error, store = store.name, "what a plan came to could not be kept");
+    }
+}
+
+async fn keep(
+    calls: &Calls,
+    store: &Store,
+    (origin, door): (Option<&Origin>, &str),
+    (thread, turn_id): (Thread, Uuid),
+    experience: &Experience,
+) -> Result<(), String> {
+    let Some(backend) = &calls.memories.backend else {
+        return Ok(());
+    };
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    // The same turn again finds its entry there.
+    let id = format!("{turn_id}-{}-{}", experience.world_model, experience.skill);
+    let entry = NewEntry {
+        content: serde_json::to_value(experience).map_err(|error| told(&error))?,
+        key: Some(format!("{}/{id}", words_key(experience))),
+        metadata: None,
+    };
+    let (hash, request_id) = (digest(&canonical(&entry)), turn_id.to_string());
+    let new = New {
+        id: id.clone(),
+        entry,
+        // Names of the skill's tools and numbers: none of it is the word of what the turn read.
+        mark: Mark {
+            origin: "agent".to_owned(),
+            untrusted: false,
+            session: thread.session.to_string(),
+            whose: origin
+                .map(|origin| recall::whose(&origin.door))
+                .unwrap_or_default(),
+            made_from: vec![format!("message {turn_id}")],
+        },
+    };
+    let place = place(calls, origin, door);
+    let scribe = &calls.scribe;
+    let payload = MemoryStored {
+        batch: thread.span,
+        by: Some("world-model"),
+        count: 1,
+        entries_hash: hash,
+        request_hash: hash,
+        request_id: &request_id,
+        store: &store.name,
+    };
+    let draft: Draft = scribe.entry(&thread, kind::MEMORY_STORED, &payload);
+    if backend.joins(store) {
+        let record = together(vec![draft]);
+        let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;
+        kept.map_err(|error| told(&error))?;
+    } else {
+        let kept = backend
+            .keep(store, &place, vec![new], scribe.now(), Batch::default())
+            .await;
+        kept.map_err(|error| told(&error))?;
+        scribe.write(vec![draft]).await.map_err(|error| told(&error))?;
+    }
+    calls.memories.tender.nudge(store, &place);
+    Ok(())
+}
+
+fn words_key(experience: &Experience) -> String {
+    format!("world-model/{}/{}", experience.world_model, experience.skill)
+}

@@ -1,0 +1,292 @@
+//! Linking a group of batches into their chains and inserting them, inside the writer's transaction.
+
+use std::collections::BTreeMap;
+
+use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, Entry};
+use clawk_kernel::purse::Amount;
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::{Chain, Draft, Scratch};
+
+use super::boxes;
+use super::row::{digest, integer, session, unsigned, uuid};
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Stored answers whose time is over that go with one group.
+const FORGOTTEN_AT_ONCE: i64 = 256;
+
+/// A session's chain as the database has it.
+struct Tip {
+    chain: Chain,
+    started: i64,
+    last: i64,
+}
+
+/// The columns of the events of a group.
+#[derive(Default)]
+struct Columns<'a> {
+    rows: Vec<i64>,
+    sessions: Vec<&'a [u8]>,
+    sequences: Vec<i64>,
+    times: Vec<i64>,
+    kinds: Vec<&'a str>,
+    ids: Vec<&'a [u8]>,
+    spans: Vec<&'a [u8]>,
+    parents: Vec<Option<Vec<u8>>>,
+    payloads: Vec<&'a str>,
+    hashes: Vec<Vec<u8>>,
+    digests: Vec<Option<&'a [u8]>>,
+}
+
+/// Links and inserts the batches behind `last_row`; the new last row.
+pub(super) async fn append(session: &Session, last_row: i64, batches: &[&Batch]) -> Result<i64, Failure> {
+    let entries: Vec<&Entry> = batches.iter().flat_map(|batch| &batch.entries).collect();
+    let mut row = last_row;
+    if !entries.is_empty() {
+        let mut tips = tips(session, &entries).await?;
+        let (mut columns, mut scratch) = (Columns::default(), Scratch::default());
+        let mut answers: BTreeMap<Vec<u8>, (i64, i64)> = BTreeMap::new();
+        for entry in &entries {
+            row += 1;
+            let Some(tip) = tips.get_mut(&entry.session) else {
+                continue; // every session of the group has one
+            };
+            link(tip, entry, row, &mut columns, &mut scratch);
+            if let Some(key) = entry.answers {
+                answers.insert(bytes(key), (row, entry.at.0));
+            }
+        }
+        insert(session, &columns).await?;
+        contents(session, &entries).await?;
+        save(session, &tips).await?;
+        self::answers(session, answers).await?;
+    }
+    for batch in batches {
+        for change in &batch.inbox {
+            boxes::inbox(session, change).await?;
+        }
+        for change in &batch.outbox {
+            boxes::outbox(session, change).await?;
+        }
+        for change in &batch.effects {
+            effect(session, change).await?;
+        }
+    }
+    spent(session, batches).await?;
+    Ok(row)
+}
+
+fn link<'a>(tip: &mut Tip, entry: &'a Entry, row: i64, columns: &mut Columns<'a>, scratch: &mut Scratch) {
+    let time = entry.at.to_string();
+    let draft = Draft {
+        event_id: entry.event_id,
+        span: entry.span,
+        parent: entry.parent,
+        timestamp: &time,
+        event_type: entry.kind,
+        payload: entry.payload.get(),
+    };
+    let link = tip.chain.append(&draft, scratch);
+    tip.last = entry.at.0;
+    columns.rows.push(row);
+    columns.sessions.push(entry.session.0.as_bytes());
+    columns.sequences.push(integer(link.sequence));
+    columns.times.push(entry.at.0);
+    columns.kinds.push(entry.kind);
+    columns.ids.push(entry.event_id.as_bytes());
+    columns.spans.push(entry.span.as_bytes());
+    columns
+        .parents
+        .push(link.parent.map(|parent| parent.as_bytes().to_vec()));
+    columns.payloads.push(entry.payload.get());
+    columns.hashes.push(link.hash.0.to_vec());
+    columns
+        .digests
+        .push(entry.content.as_ref().map(|content| content.digest.0.as_slice()));
+}
+
+/// The chains that the entries join, their rows locked.
+async fn tips(session_: &Session, entries: &[&Entry]) -> Result<BTreeMap<SessionId, Tip>, Failure> {
+    let mut tips: BTreeMap<SessionId, Tip> = BTreeMap::new();
+    for entry in entries {
+        // One trace per session: its id is the session's, so that everyone can tell it without asking.
+        tips.entry(entry.session).or_insert_with(|| Tip {
+            chain: Chain::new(entry.session, entry.session.0),
+            started: entry.at.0,
+            last: entry.at.0,
+        });
+    }
+    let ids: Vec<&[u8]> = tips
+        .keys()
+        .map(|session| session.0.as_bytes().as_slice())
+        .collect();
+    let sql =
+        "SELECT session, trace_id, events, head, started FROM sessions WHERE session = ANY ($1) FOR UPDATE";
+    for row in session_.rows(sql, &[&ids]).await? {
+        let of = session(&row, 0)?;
+        let chain = Chain {
+            session: of,
+            trace_id: uuid(&row, 1)?,
+            next_sequence: unsigned(&row, 2)?,
+            head: digest(&row, 3)?,
+        };
+        let started = row.try_get(4)?;
+        if let Some(tip) = tips.get_mut(&of) {
+            *tip = Tip {
+                chain,
+                started,
+                last: tip.last,
+            };
+        }
+    }
+    Ok(tips)
+}
+
+async fn insert(session: &Session, columns: &Columns<'_>) -> Result<(), Failure> {
+    let sql = "INSERT INTO events (row, session, sequence, at, kind, event_id, span, parent, payload, hash, content_digest) \
+        SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[], $7::bytea[], \
+        $8::bytea[], $9::text[], $10::bytea[], $11::bytea[])";
+    let Columns {
+        rows,
+        sessions,
+        sequences,
+        times,
+        kinds,
+        ids,
+        spans,
+        parents,
+        payloads,
+        hashes,
+        digests,
+    } = columns;
+    session
+        .run(
+            sql,
+            &[
+                rows, sessions, sequences, times, kinds, ids, spans, parents, payloads, hashes, digests,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// What the events refer to; the same bytes are kept once.
+async fn contents(session: &Session, entries: &[&Entry]) -> Result<(), Failure> {
+    let all: BTreeMap<Digest, &[u8]> = entries
+        .iter()
+        .filter_map(|entry| entry.content.as_ref())
+        .map(|content| (content.digest, content.bytes.as_slice()))
+        .collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    let digests: Vec<&[u8]> = all.keys().map(|digest| digest.0.as_slice()).collect();
+    let bytes: Vec<&[u8]> = all.values().copied().collect();
+    let sql = "INSERT INTO contents (digest, bytes) SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING";
+    session.run(sql, &[&digests, &bytes]).await?;
+    Ok(())
+}
+
+async fn save(session: &Session, tips: &BTreeMap<SessionId, Tip>) -> Result<(), Failure> {
+    let ids: Vec<&[u8]> = tips
+        .keys()
+        .map(|session| session.0.as_bytes().as_slice())
+        .collect();
+    let column = |of: fn(&Tip) -> i64| tips.values().map(of).collect::<Vec<i64>>();
+    let traces: Vec<&[u8]> = tips
+        .values()
+        .map(|tip| tip.chain.trace_id.as_bytes().as_slice())
+        .collect();
+    let heads: Vec<&[u8]> = tips.values().map(|tip| tip.chain.head.0.as_slice()).collect();
+    let events = column(|tip| integer(tip.chain.next_sequence));
+    let (started, last) = (column(|tip| tip.started), column(|tip| tip.last));
+    let sql = "INSERT INTO sessions (session, trace_id, events, head, started, last) \
+        SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[]) \
+        ON CONFLICT (session) DO UPDATE SET events = excluded.events, head = excluded.head, last = excluded.last";
+    session
+        .run(sql, &[&ids, &traces, &events, &heads, &started, &last])
+        .await?;
+    Ok(())
+}
+
+async fn answers(session: &Session, answers: BTreeMap<Vec<u8>, (i64, i64)>) -> Result<(), Failure> {
+    let Some(newest) = answers.values().map(|(_, at)| *at).max() else {
+        return Ok(());
+    };
+    let keys: Vec<&[u8]> = answers.keys().map(Vec::as_slice).collect();
+    let rows: Vec<i64> = answers.values().map(|(row, _)| *row).collect();
+    let times: Vec<i64> = answers.values().map(|(_, at)| *at).collect();
+    let sql = "INSERT INTO answers (key, row, at) SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) \
+        ON CONFLICT (key) DO UPDATE SET row = excluded.row, at = excluded.at";
+    session.run(sql, &[&keys, &rows, &times]).await?;
+    let oldest = newest.saturating_sub(ANSWER_KEPT_MS.saturating_mul(1000));
+    let sql = "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE at < $1 ORDER BY at LIMIT $2)";
+    session.run(sql, &[&oldest, &FORGOTTEN_AT_ONCE]).await?;
+    Ok(())
+}
+
+/// The method, then the request's id.
+pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
+    let mut bytes = vec![key.method];
+    bytes.extend(key.request_id);
+    bytes
+}
+
+async fn spent(session: &Session, batches: &[&Batch]) -> Result<(), Failure> {
+    let mut sums: BTreeMap<(i64, &[u8]), Amount> = BTreeMap::new();
+    for spent in batches.iter().flat_map(|batch| &batch.spent) {
+        let sum = sums.entry((spent.hour, spent.purse.as_bytes())).or_default();
+        *sum = sum.plus(spent.amount);
+    }
+    if sums.is_empty() {
+        return Ok(());
+    }
+    let hours: Vec<i64> = sums.keys().map(|(hour, _)| *hour).collect();
+    let purses: Vec<&[u8]> = sums.keys().map(|(_, purse)| *purse).collect();
+    let column = |of: fn(&Amount) -> u64| sums.values().map(|sum| integer(of(sum))).collect::<Vec<i64>>();
+    let tokens = column(|sum| sum.tokens);
+    let costs = column(|sum| sum.cost_microusd);
+    let busy = column(|sum| sum.busy_ms);
+    let calls = column(|sum| sum.calls);
+    let out = column(|sum| sum.bytes_out);
+    let sql = "INSERT INTO spent AS s (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) \
+        SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
+        ON CONFLICT (hour, purse) DO UPDATE SET tokens = s.tokens + excluded.tokens, \
+        cost_microusd = s.cost_microusd + excluded.cost_microusd, busy_ms = s.busy_ms + excluded.busy_ms, \
+        calls = s.calls + excluded.calls, bytes_out = s.bytes_out + excluded.bytes_out";
+    session
+        .run(sql, &[&hours, &purses, &tokens, &costs, &busy, &calls, &out])
+        .await?;
+    Ok(())
+}
+
+async fn effect(session: &Session, change: &EffectChange) -> Result<(), Failure> {
+    match change {
+        EffectChange::Unknown(effect) => {
+            let sql = "INSERT INTO effects_open (request, session, tool, parameters, at) VALUES ($1, $2, $3, $4, $5) \
+                ON CONFLICT (request, session, parameters) DO NOTHING";
+            let request = effect.request_id.as_str();
+            let of: &[u8] = effect.session.0.as_bytes();
+            let parameters: &[u8] = &effect.parameters.0;
+            session
+                .run(
+                    sql,
+                    &[&request, &of, &effect.tool.as_bytes(), &parameters, &effect.at.0],
+                )
+                .await?;
+        }
+        EffectChange::Resolved {
+            request_id,
+            session: of,
+            parameters,
+        } => {
+            let sql = "DELETE FROM effects_open WHERE request = $1 AND session = $2 AND parameters = $3";
+            let of: &[u8] = of.0.as_bytes();
+            let parameters: &[u8] = &parameters.0;
+            session
+                .run(sql, &[&request_id.as_str(), &of, &parameters])
+                .await?;
+        }
+    }
+    Ok(())
+}

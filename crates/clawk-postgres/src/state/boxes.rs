@@ -1,0 +1,162 @@
+//! The inbox, conversations, platforms' ids of messages, and the outbox (C1, C2, C5): changed in the journal's commits.
+
+use clawk_kernel::ports::{Arrival, InboxChange, OutboxChange, OutboxRow, Owed};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{MessageId, SessionId};
+use tokio_postgres::Row;
+
+use super::row;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Ids whose time is over that go with each message that comes.
+const FORGOTTEN_AT_ONCE: i64 = 16;
+
+/// What [`outbox_row`] reads.
+pub(super) const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
+
+pub(super) async fn inbox(session: &Session, change: &InboxChange) -> Result<(), Failure> {
+    match change {
+        InboxChange::Accepted {
+            session: of,
+            message,
+            arrival,
+        } => {
+            let sql = "INSERT INTO inbox (message, session, state) VALUES ($1, $2, 'open') ON CONFLICT (message) DO NOTHING";
+            let (id, to): (&[u8], &[u8]) = (message.0.as_bytes(), of.0.as_bytes());
+            session.run(sql, &[&id, &to]).await?;
+            if let Some(arrival) = arrival {
+                arrive(session, *of, *message, arrival).await?;
+            }
+        }
+        InboxChange::Closed {
+            message,
+            how,
+            reason,
+            owed,
+        } => {
+            let sql = "UPDATE inbox SET state = $2, reason = $3 WHERE message = $1 AND state = 'open'";
+            let id: &[u8] = message.0.as_bytes();
+            let why = reason.as_ref().map(|reason| reason.as_bytes());
+            let closed = session.run(sql, &[&id, how, &why]).await?;
+            if let Some((owed, at)) = owed.as_ref().filter(|_| closed > 0) {
+                owe(session, owed, *at, why).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn arrive(
+    session: &Session,
+    of: SessionId,
+    message: MessageId,
+    arrival: &Arrival,
+) -> Result<(), Failure> {
+    let (channel, conversation) = (
+        arrival.key.channel.as_bytes(),
+        arrival.key.conversation.as_bytes(),
+    );
+    let sender = arrival.key.sender.as_bytes();
+    let (of, message): (&[u8], &[u8]) = (of.0.as_bytes(), message.0.as_bytes());
+    let sql = "INSERT INTO conversations (channel, conversation, sender, session) VALUES ($1, $2, $3, $4) \
+        ON CONFLICT (channel, conversation, sender) DO UPDATE SET session = excluded.session";
+    session.run(sql, &[&channel, &conversation, &sender, &of]).await?;
+    let sql = "DELETE FROM platform_ids WHERE (channel, id) IN \
+        (SELECT channel, id FROM platform_ids WHERE until <= $1 ORDER BY until LIMIT $2)";
+    session.run(sql, &[&arrival.at.0, &FORGOTTEN_AT_ONCE]).await?;
+    let sql = "INSERT INTO platform_ids (channel, id, message, session, until) VALUES ($1, $2, $3, $4, $5) \
+        ON CONFLICT (channel, id) DO UPDATE SET message = excluded.message, session = excluded.session, until = excluded.until";
+    for id in &arrival.platform_ids {
+        let values = (id.as_bytes(), arrival.kept_until.0);
+        session
+            .run(sql, &[&channel, &values.0, &message, &of, &values.1])
+            .await?;
+    }
+    Ok(())
+}
+
+async fn owe(session: &Session, owed: &Owed, at: Timestamp, reason: Option<&[u8]>) -> Result<(), Failure> {
+    let sql = "INSERT INTO outbox (message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, \
+        dead, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $8, false, false, $9) ON CONFLICT (message) DO NOTHING";
+    let (message, of): (&[u8], &[u8]) = (owed.message.0.as_bytes(), owed.session.0.as_bytes());
+    let (channel, conversation) = (owed.channel.as_bytes(), owed.conversation.as_bytes());
+    let sender = owed.sender.as_bytes();
+    let reply = owed.reply_to.as_ref().map(|reply| reply.as_bytes());
+    let text = owed.text.as_ref().map(|text| text.0.as_slice());
+    session
+        .run(
+            sql,
+            &[
+                &message,
+                &of,
+                &channel,
+                &conversation,
+                &sender,
+                &reply,
+                &text,
+                &at.0,
+                &reason,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn outbox(session: &Session, change: &OutboxChange) -> Result<(), Failure> {
+    match change {
+        OutboxChange::Begun { message } => {
+            let sql = "UPDATE outbox SET attempts = attempts + 1, doubt = true WHERE message = $1";
+            session.run(sql, &[&message.0.as_bytes().as_slice()]).await?
+        }
+        OutboxChange::Delivered { message } => {
+            let sql = "DELETE FROM outbox WHERE message = $1";
+            session.run(sql, &[&message.0.as_bytes().as_slice()]).await?
+        }
+        OutboxChange::Again {
+            message,
+            next_at,
+            doubt,
+            reason,
+        } => {
+            let sql = "UPDATE outbox SET next_at = $2, doubt = $3, reason = $4 WHERE message = $1";
+            let id: &[u8] = message.0.as_bytes();
+            session
+                .run(sql, &[&id, &next_at.0, doubt, &reason.as_bytes()])
+                .await?
+        }
+        OutboxChange::Dead { message, reason } => {
+            let sql = "UPDATE outbox SET dead = true, reason = $2 WHERE message = $1";
+            let id: &[u8] = message.0.as_bytes();
+            session.run(sql, &[&id, &reason.as_bytes()]).await?
+        }
+        OutboxChange::Requeued { message, at } => {
+            let sql = "UPDATE outbox SET dead = false, attempts = 0, next_at = $2 WHERE message = $1";
+            let id: &[u8] = message.0.as_bytes();
+            session.run(sql, &[&id, &at.0]).await?
+        }
+    };
+    Ok(())
+}
+
+/// An entry of the outbox, from [`COLUMNS`].
+pub(super) fn outbox_row(found: &Row) -> Result<OutboxRow, Failure> {
+    let attempts: i64 = found.try_get(8)?;
+    Ok(OutboxRow {
+        owed: Owed {
+            message: row::message(found, 0)?,
+            session: row::session(found, 1)?,
+            channel: row::text(found, 2)?,
+            conversation: row::text(found, 3)?,
+            sender: row::text(found, 4)?,
+            reply_to: row::maybe_text(found, 5)?,
+            text: row::maybe_digest(found, 6)?,
+        },
+        at: Timestamp(found.try_get(7)?),
+        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        next_at: Timestamp(found.try_get(9)?),
+        doubt: found.try_get(10)?,
+        dead: found.try_get(11)?,
+        reason: row::maybe_text(found, 12)?,
+    })
+}

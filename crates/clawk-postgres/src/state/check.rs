@@ -1,0 +1,192 @@
+//! Chains verified at start, from their marks.
+//!
+//! A mark says: so many events of this chain were verified, and this is the hash of the last. Marks are written at a clean close and
+//! after a start's verification. The marked row itself is hashed again: for every chain with new events, and for the latest
+//! [`RECENT`] others.
+
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::{Chain, Draft, Scratch};
+
+use super::PgStateError;
+use super::row::{self, integer, unsigned};
+use crate::connect::Session;
+use crate::error::Failure;
+use crate::pool::Database;
+
+/// So many chains without new events have their mark looked at.
+const RECENT: i64 = 256;
+/// Events of a chain that are read at once.
+const PAGE: i64 = 2000;
+
+struct Chained {
+    session: SessionId,
+    trace_id: uuid::Uuid,
+    events: u64,
+    head: Digest,
+    verified: u64,
+    verified_hash: Option<Digest>,
+}
+
+/// Verifies what is new in every chain, and writes the marks. Only whoever has the lease does this.
+pub(super) async fn verify_chains(database: &Database) -> Result<(), PgStateError> {
+    if let Some(detail) = broken(database).await? {
+        return Err(PgStateError::Broken(format!(
+            "{detail}; nothing was started. Look with `clawk trace verify`, and keep the database as evidence"
+        )));
+    }
+    Ok(database.write(mark_all).await?)
+}
+
+/// The first fault of a chain, or of the rows; `None`: all holds.
+pub(super) async fn broken(database: &Database) -> Result<Option<String>, PgStateError> {
+    let chains = database.read(to_verify).await?;
+    let mut scratch = Scratch::default();
+    for known in &chains {
+        if let Some((sequence, detail)) = walk(database, known, &mut scratch).await? {
+            return Ok(Some(format!(
+                "session {}, event {sequence}: {detail}",
+                known.session
+            )));
+        }
+    }
+    Ok(database.read(rows).await?)
+}
+
+/// Rows are numbered without a gap and never removed, so the last number is the sum of all chains; or why it is not.
+async fn rows(session: &Session) -> Result<Option<String>, Failure> {
+    let sql = "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0)::bigint FROM sessions), \
+        (SELECT last_row FROM journal WHERE id = 1)";
+    let Some(row) = session.first(sql, &[]).await? else {
+        return Ok(None);
+    };
+    let (last, sum, said): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    Ok((last != sum || last != said).then(|| {
+        format!(
+            "the last event is row {last}, the sessions have {sum} events, the journal says {said}: a session or events are missing"
+        )
+    }))
+}
+
+/// Marks every chain as verified up to its head.
+pub(super) async fn mark_all(session: &Session) -> Result<(), Failure> {
+    let sql = "UPDATE sessions SET verified = events, verified_hash = head WHERE verified <> events";
+    session.run(sql, &[]).await?;
+    Ok(())
+}
+
+async fn to_verify(session: &Session) -> Result<Vec<Chained>, Failure> {
+    const COLUMNS: &str = "session, trace_id, events, head, verified, verified_hash";
+    let mut chains = Vec::new();
+    for sql in [
+        format!("SELECT {COLUMNS} FROM sessions WHERE verified <> events"),
+        format!(
+            "SELECT {COLUMNS} FROM sessions WHERE verified = events AND events > 0 ORDER BY last DESC LIMIT {RECENT}"
+        ),
+    ] {
+        for found in session.rows(&sql, &[]).await? {
+            chains.push(Chained {
+                session: row::session(&found, 0)?,
+                trace_id: row::uuid(&found, 1)?,
+                events: unsigned(&found, 2)?,
+                head: row::digest(&found, 3)?,
+                verified: unsigned(&found, 4)?,
+                verified_hash: row::maybe_digest(&found, 5)?,
+            });
+        }
+    }
+    Ok(chains)
+}
+
+type Fault = (u64, &'static str);
+
+/// From the marked row on: every row hashes, follows the one before, and the last one is the head.
+async fn walk(
+    database: &Database,
+    known: &Chained,
+    scratch: &mut Scratch,
+) -> Result<Option<Fault>, PgStateError> {
+    if known.verified > known.events {
+        return Ok(Some((
+            known.events,
+            "events that were verified before are missing",
+        )));
+    }
+    let from = known.verified.saturating_sub(1);
+    let id: &[u8] = known.session.0.as_bytes();
+    let head = database
+        .read(async |session| {
+            let Some(before) = from.checked_sub(1) else {
+                return Ok(Some(Digest::ZERO));
+            };
+            let sql = "SELECT hash FROM events WHERE session = $1 AND sequence = $2";
+            let found = session.first(sql, &[&id, &integer(before)]).await?;
+            found.map(|found| row::digest(&found, 0)).transpose()
+        })
+        .await?;
+    let Some(head) = head else {
+        return Ok(Some((from, "the event before it is missing")));
+    };
+    let mut chain = Chain {
+        session: known.session,
+        trace_id: known.trace_id,
+        next_sequence: from,
+        head,
+    };
+    // What is appended while we look is no part of it.
+    while chain.next_sequence < known.events {
+        let next = integer(chain.next_sequence);
+        let sql = "SELECT sequence, at, kind, event_id, span, parent, payload, hash FROM events \
+            WHERE session = $1 AND sequence >= $2 AND sequence < $3 ORDER BY sequence LIMIT $4";
+        let page = database
+            .read(async |session| {
+                session
+                    .rows(sql, &[&id, &next, &integer(known.events), &PAGE])
+                    .await
+            })
+            .await?;
+        if page.is_empty() {
+            break;
+        }
+        for found in &page {
+            if let Some(fault) = follow(found, known, &mut chain, scratch)? {
+                return Ok(Some(fault));
+            }
+        }
+    }
+    if chain.next_sequence != known.events {
+        return Ok(Some((chain.next_sequence, "events at the end are missing")));
+    }
+    Ok((chain.head != known.head).then_some((
+        known.events.saturating_sub(1),
+        "it is not the head that was recorded",
+    )))
+}
+
+fn follow(
+    found: &tokio_postgres::Row,
+    known: &Chained,
+    chain: &mut Chain,
+    scratch: &mut Scratch,
+) -> Result<Option<Fault>, Failure> {
+    let expected = chain.next_sequence;
+    if unsigned(found, 0)? != expected {
+        return Ok(Some((expected, "the event is missing")));
+    }
+    let time = Timestamp(found.try_get(1)?).to_string();
+    let draft = Draft {
+        event_id: row::uuid(found, 3)?,
+        span: row::uuid(found, 4)?,
+        parent: row::maybe_uuid(found, 5)?,
+        timestamp: &time,
+        event_type: found.try_get(2)?,
+        payload: found.try_get(6)?,
+    };
+    if chain.append(&draft, scratch).hash != row::digest(found, 7)? {
+        return Ok(Some((expected, "the row is not what was hashed")));
+    }
+    if expected + 1 == known.verified && known.verified_hash != Some(chain.head) {
+        return Ok(Some((expected, "it is not the event that was verified before")));
+    }
+    Ok(None)
+}

@@ -1,0 +1,138 @@
+//! Erasing content: the bytes go in the commit of the event that says so; the chain stays whole, because it holds digests.
+
+use std::collections::BTreeSet;
+
+use clawk_kernel::ports::{Batch, JournalError};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{Digest, SessionId};
+
+use super::queue::{Extra, Work};
+use super::row::{self, integer, unsigned};
+use super::{PgReader, PgState, PgStateError};
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Events that refer to contents which go: row, session and digest.
+pub type Gone = (u64, SessionId, Digest);
+
+/// Contents to be removed.
+#[derive(Debug, Clone, Default)]
+pub struct Removal {
+    /// Their digests.
+    pub digests: Vec<Digest>,
+    /// What refers to one of them behind this row keeps it.
+    pub upto: u64,
+    /// How far an expiry has come.
+    pub mark: Option<u64>,
+}
+
+pub(super) async fn remove(session: &Session, removal: &Removal) -> Result<(), Failure> {
+    let digests: Vec<&[u8]> = removal.digests.iter().map(|digest| digest.0.as_slice()).collect();
+    let sql = "DELETE FROM contents c WHERE c.digest = ANY ($1) \
+        AND NOT EXISTS (SELECT 1 FROM events e WHERE e.content_digest = c.digest AND e.row > $2)";
+    session.run(sql, &[&digests, &integer(removal.upto)]).await?;
+    if let Some(mark) = removal.mark {
+        let sql = "INSERT INTO marks (name, value) VALUES ('expired', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        session.run(sql, &[&integer(mark)]).await?;
+    }
+    Ok(())
+}
+
+impl PgState {
+    /// Removes contents in the commit of what says so.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn remove(&self, record: Batch, removal: Removal) -> Result<(), JournalError> {
+        self.run(Work::AppendAnd(record, Extra::Remove(removal))).await
+    }
+}
+
+impl PgReader {
+    /// Events with content: of a session, of one of its events, with one digest. Absent conditions hold for all.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn with_content(
+        &self,
+        of: Option<SessionId>,
+        sequence: Option<u64>,
+        digest: Option<Digest>,
+    ) -> Result<Vec<Gone>, PgStateError> {
+        let of = of.map(|session| session.0.as_bytes().to_vec());
+        let (sequence, digest) = (sequence.map(integer), digest.map(|digest| digest.0.to_vec()));
+        let sql = "SELECT row, session, content_digest FROM events WHERE content_digest IS NOT NULL \
+            AND ($1::bytea IS NULL OR session = $1) AND ($2::bigint IS NULL OR sequence = $2) \
+            AND ($3::bytea IS NULL OR content_digest = $3) ORDER BY row";
+        self.with(async |session| {
+            let rows = session.rows(sql, &[&of, &sequence, &digest]).await?;
+            rows.iter().map(gone).collect()
+        })
+        .await
+    }
+
+    /// Which of these digests something outside the scope refers to: another session, a later time, a row behind `upto`.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn referred_elsewhere(
+        &self,
+        digests: &[Digest],
+        of: Option<SessionId>,
+        before: Option<Timestamp>,
+        upto: u64,
+    ) -> Result<BTreeSet<Digest>, PgStateError> {
+        let digests: Vec<&[u8]> = digests.iter().map(|digest| digest.0.as_slice()).collect();
+        let of = of.map(|session| session.0.as_bytes().to_vec());
+        let before = before.map(|time| time.0);
+        let sql = "SELECT DISTINCT content_digest FROM events WHERE content_digest = ANY ($1) AND (row > $4 \
+            OR ($2::bytea IS NOT NULL AND session <> $2) OR ($3::bigint IS NOT NULL AND at >= $3))";
+        self.with(async |session| {
+            let rows = session
+                .rows(sql, &[&digests, &of, &before, &integer(upto)])
+                .await?;
+            rows.iter().map(|found| row::digest(found, 0)).collect()
+        })
+        .await
+    }
+
+    /// The next events behind the mark of the expiry, at most `limit`, as long as they are older than `time`: what of them has content,
+    /// the last row, and whether there may be more.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn expired(
+        &self,
+        time: Timestamp,
+        limit: i64,
+    ) -> Result<(Vec<Gone>, Option<u64>, bool), PgStateError> {
+        self.with(async |session| {
+            let sql = "SELECT coalesce((SELECT value FROM marks WHERE name = 'expired'), 0)";
+            let mark: i64 = session.value(sql, &[]).await?;
+            let sql =
+                "SELECT row, session, content_digest, at FROM events WHERE row > $1 ORDER BY row LIMIT $2";
+            let rows = session.rows(sql, &[&mark, &limit]).await?;
+            let (mut due, mut last, mut seen) = (Vec::new(), None, 0);
+            for found in &rows {
+                if found.try_get::<_, i64>(3)? >= time.0 {
+                    return Ok((due, last, false));
+                }
+                seen += 1;
+                last = Some(unsigned(found, 0)?);
+                if row::maybe_digest(found, 2)?.is_some() {
+                    due.push(gone(found)?);
+                }
+            }
+            Ok((due, last, seen == limit))
+        })
+        .await
+    }
+}
+
+fn gone(found: &tokio_postgres::Row) -> Result<Gone, Failure> {
+    Ok((
+        unsigned(found, 0)?,
+        row::session(found, 1)?,
+        row::digest(found, 2)?,
+    ))
+}

@@ -1,0 +1,186 @@
+//! Signed heads: the journal as a growing tree, and one signed root over all of it from time to time. Who signs is not known here.
+
+use clawk_kernel::ports::JournalError;
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{Digest, SessionId};
+use tokio_postgres::Row;
+
+use super::queue::{Extra, Work};
+use super::row::{self, bound, integer, unsigned};
+use super::{PgReader, PgState, PgStateError};
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Hashes that are read at once.
+const PAGE: i64 = 10_000;
+
+/// A signed head as kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptHead {
+    /// Events that it commits to.
+    pub size: u64,
+    /// The tree's root.
+    pub root: Digest,
+    /// The roots of the tree's whole subtrees, 32 bytes each.
+    pub peaks: Vec<u8>,
+    /// When it was signed.
+    pub at: Timestamp,
+    /// The lines of a checkpoints file: the tree's first, then sessions'.
+    pub lines: String,
+}
+
+/// A head to be kept.
+#[derive(Debug)]
+pub(super) struct NewHead(KeptHead);
+
+/// How far a second place has the heads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// The size of the last head that is there.
+    pub size: u64,
+    /// Failed attempts since the beginning.
+    pub failures: u64,
+    /// Why the last one failed; `None`: it did not.
+    pub error: Option<String>,
+}
+
+/// What came behind a head: all of one moment.
+#[derive(Debug, Default)]
+pub struct ToSign {
+    /// The events' hashes in the order of rows.
+    pub hashes: Vec<Digest>,
+    /// The journal's last row.
+    pub last_row: u64,
+    /// Sessions that grew, those that grew last first: events and head.
+    pub sessions: Vec<(SessionId, u64, Digest)>,
+}
+
+pub(super) async fn keep(session: &Session, NewHead(head): &NewHead) -> Result<(), Failure> {
+    let sql =
+        "INSERT INTO heads (size, root, peaks, at, lines) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
+    let root: &[u8] = &head.root.0;
+    session
+        .run(
+            sql,
+            &[&integer(head.size), &root, &head.peaks, &head.at.0, &head.lines],
+        )
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn note(session: &Session, place: &str, sent: &Sent) -> Result<(), Failure> {
+    let sql = "INSERT INTO deliveries (place, size, failures, error) VALUES ($1, $2, $3, $4) \
+        ON CONFLICT (place) DO UPDATE SET size = excluded.size, failures = excluded.failures, error = excluded.error";
+    let error = sent.error.as_ref().map(|error| error.as_bytes());
+    session
+        .run(
+            sql,
+            &[&place, &integer(sent.size), &integer(sent.failures), &error],
+        )
+        .await?;
+    Ok(())
+}
+
+impl PgState {
+    /// Keeps a head.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn keep_head(&self, head: KeptHead) -> Result<(), JournalError> {
+        self.run(Work::Run(Extra::Head(NewHead(head)))).await
+    }
+
+    /// Notes how a delivery to a second place went.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn delivered(&self, place: &str, sent: Sent) -> Result<(), JournalError> {
+        self.run(Work::Run(Extra::Sent(place.to_owned(), sent))).await
+    }
+}
+
+impl PgReader {
+    /// Heads behind one of this size, the oldest first.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<KeptHead>, PgStateError> {
+        let sql = "SELECT size, root, peaks, at, lines FROM heads WHERE size > $1 ORDER BY size LIMIT $2";
+        self.with(async |session| {
+            let rows = session.rows(sql, &[&integer(size), &bound(limit)]).await?;
+            rows.iter().map(head).collect()
+        })
+        .await
+    }
+
+    /// The last head.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn last_head(&self) -> Result<Option<KeptHead>, PgStateError> {
+        let sql = "SELECT size, root, peaks, at, lines FROM heads ORDER BY size DESC LIMIT 1";
+        self.with(async |session| session.first(sql, &[]).await?.as_ref().map(head).transpose())
+            .await
+    }
+
+    /// How far each second place has the heads.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn deliveries(&self) -> Result<Vec<(String, Sent)>, PgStateError> {
+        let sql = "SELECT place, size, failures, error FROM deliveries ORDER BY place";
+        self.with(async |session| {
+            let rows = session.rows(sql, &[]).await?;
+            let one = |found: &Row| {
+                let sent = Sent {
+                    size: unsigned(found, 1)?,
+                    failures: unsigned(found, 2)?,
+                    error: row::maybe_text(found, 3)?,
+                };
+                Ok((found.try_get(0)?, sent))
+            };
+            rows.iter().map(one).collect()
+        })
+        .await
+    }
+
+    /// What came behind a head of this size.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn to_sign(&self, size: u64, sessions: usize) -> Result<ToSign, PgStateError> {
+        let after = integer(size);
+        self.with(async |session| {
+            let mut found = ToSign::default();
+            let mut at = after;
+            loop {
+                let sql = "SELECT hash, row FROM events WHERE row > $1 ORDER BY row LIMIT $2";
+                let page = session.rows(sql, &[&at, &PAGE]).await?;
+                let Some(last) = page.last() else { break };
+                at = last.try_get(1)?;
+                for one in &page {
+                    found.hashes.push(row::digest(one, 0)?);
+                }
+            }
+            found.last_row = super::read::last_row(session).await?;
+            let sql = "SELECT session, events, head FROM sessions WHERE session IN (SELECT session FROM events WHERE row > $1) \
+                ORDER BY last DESC, session DESC LIMIT $2";
+            for one in session.rows(sql, &[&after, &bound(sessions)]).await? {
+                let grown = (row::session(&one, 0)?, unsigned(&one, 1)?, row::digest(&one, 2)?);
+                found.sessions.push(grown);
+            }
+            Ok(found)
+        })
+        .await
+    }
+}
+
+fn head(found: &Row) -> Result<KeptHead, Failure> {
+    Ok(KeptHead {
+        size: unsigned(found, 0)?,
+        root: row::digest(found, 1)?,
+        peaks: found.try_get(2)?,
+        at: Timestamp(found.try_get(3)?),
+        lines: found.try_get(4)?,
+    })
+}

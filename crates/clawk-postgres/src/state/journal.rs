@@ -1,0 +1,127 @@
+//! The kernel's `Journal` port on PostgreSQL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::ports::{
+    AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
+    OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
+};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{Digest, MessageId, SessionId};
+use tokio::time::Instant;
+
+use super::Inner;
+use super::queue::Work;
+use super::read;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// How long a read is tried again while the server is away: one that restarts is back by then.
+const HOLD: Duration = Duration::from_secs(3);
+/// The pause between two attempts.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The journal of a state on PostgreSQL.
+#[derive(Debug)]
+pub struct PgJournal {
+    inner: Arc<Inner>,
+}
+
+impl PgJournal {
+    pub(super) const fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn read<T>(&self, work: impl AsyncFn(&Session) -> Result<T, Failure>) -> Result<T, JournalError> {
+        let until = Instant::now() + HOLD;
+        loop {
+            match self.inner.database.read(&work).await {
+                Ok(found) => return Ok(found),
+                Err(failure) if failure.is_away() && Instant::now() < until => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(failure) if failure.is_away() => return Err(JournalError::Away(failure.text())),
+                Err(failure) => return Err(JournalError::Unreadable(failure.text())),
+            }
+        }
+    }
+}
+
+impl Journal for PgJournal {
+    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
+        if let Some(fault) = batch.fault() {
+            return Err(fault);
+        }
+        self.inner.queue.push(Work::Append(batch))
+    }
+
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.counters.committed.subscribe()
+    }
+
+    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+        Box::pin(self.read(async move |session| read::scan(session, &scan).await))
+    }
+
+    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+        Box::pin(self.read(async move |session| read::last_row_of(session, kind).await))
+    }
+
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
+        Box::pin(self.read(async move |session| read::answer_to(session, key).await))
+    }
+
+    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+        Box::pin(self.read(async move |session| read::content(session, digest).await))
+    }
+
+    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
+        Box::pin(self.read(async |session| read::open_messages(session).await))
+    }
+
+    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+        Box::pin(self.read(async move |session| read::message(session, id).await))
+    }
+
+    fn arrived(
+        &self,
+        channel: &str,
+        platform_id: &str,
+        now: Timestamp,
+    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+        let (channel, id) = (channel.to_owned(), platform_id.to_owned());
+        Box::pin(self.read(async move |session| read::arrived(session, &channel, &id, now).await))
+    }
+
+    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+        let key = key.clone();
+        Box::pin(self.read(async move |session| read::conversation(session, &key).await))
+    }
+
+    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+        let channel = channel.to_owned();
+        Box::pin(self.read(async move |session| read::owed(session, &channel, limit).await))
+    }
+
+    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+        Box::pin(self.read(async move |session| read::outbox(session, limit).await))
+    }
+
+    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+        Box::pin(self.read(async move |session| read::sessions(session, limit).await))
+    }
+
+    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
+        Box::pin(self.read(async move |session| read::spent_since(session, hour).await))
+    }
+
+    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
+        Box::pin(self.read(async |session| read::open_effects(session).await))
+    }
+
+    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
+        let ticket = self.inner.queue.push(Work::Flush);
+        Box::pin(async move { ticket?.durable().await })
+    }
+}

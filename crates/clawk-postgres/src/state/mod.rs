@@ -1,0 +1,320 @@
+//! An agent's whole state on PostgreSQL (R48): the journal with its chains, boxes and sums, contents, signed heads, and the lease
+//! that says which host may write.
+//!
+//! One host at a time serves the agent. Every commit locks the one row of `journal` and the lease, and looks at the lease's epoch: a
+//! host that lost it changes nothing.
+
+mod append;
+mod boxes;
+mod check;
+mod erase;
+mod heads;
+mod info;
+mod journal;
+mod lease;
+mod queue;
+mod read;
+mod row;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clawk_kernel::ports::JournalError;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Failure;
+use crate::pool::Database;
+
+pub use erase::{Gone, Removal};
+pub use heads::{KeptHead, Sent, ToSign};
+pub use info::{HostSeen, Info, LeaseSeen};
+pub use journal::PgJournal;
+pub use read::{Event, PgReader, Which};
+
+use lease::Lease;
+use queue::{Bounds, Queue, Work};
+use writer::Writer;
+
+/// The shortest lease: below, a busy server would make hosts change all the time.
+const MIN_LEASE: Duration = Duration::from_millis(500);
+/// The longest lease.
+const MAX_LEASE: Duration = Duration::from_secs(600);
+/// How often a host that stands by looks for the lease.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often whoever waits for a renewal looks again.
+const WAIT: Duration = Duration::from_millis(50);
+/// How long the end of a host waits for what is queued and for the lease's release.
+const LAST: Duration = Duration::from_secs(15);
+
+/// How a state is served.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// The agent's name; a state holds one agent.
+    pub agent: String,
+    /// The name of this host.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// How long the lease holds after each renewal.
+    pub lease: Duration,
+    /// Entries that may wait for the server; beyond, work is refused.
+    pub queue_entries: usize,
+    /// Bytes that may wait.
+    pub queue_bytes: usize,
+}
+
+impl Serving {
+    /// With the usual bounds.
+    #[must_use]
+    pub fn new(agent: &str, host: &str, pid: u32) -> Self {
+        Self {
+            agent: agent.to_owned(),
+            host: host.to_owned(),
+            pid,
+            lease: Duration::from_secs(3),
+            queue_entries: 65_536,
+            queue_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// Why a state can't be served or read.
+#[derive(Debug, thiserror::Error)]
+pub enum PgStateError {
+    /// Another host serves it.
+    #[error("the state is served by the host `{host}`")]
+    Served {
+        /// Its name.
+        host: String,
+    },
+    /// It was moved elsewhere, and serves no more.
+    #[error("the state was moved to `{to}`, and serves no more; it can still be read")]
+    Moved {
+        /// Where to.
+        to: String,
+    },
+    /// It does not hold what it should.
+    #[error("{0}")]
+    Broken(String),
+    /// The server is away, refuses, or the tables are of a later version.
+    #[error("{0}")]
+    Database(String),
+}
+
+impl From<Failure> for PgStateError {
+    fn from(failure: Failure) -> Self {
+        Self::Database(failure.text())
+    }
+}
+
+/// What the writer has done since the start.
+#[derive(Debug, Default)]
+struct Counters {
+    commits: AtomicU64,
+    entries: AtomicU64,
+    /// Times that the journal refused for a while: whatever was under way then has to be looked at again.
+    outages: tokio::sync::watch::Sender<u64>,
+    committed: tokio::sync::watch::Sender<u64>,
+}
+
+/// A state that this host serves. Clones share it.
+#[derive(Debug, Clone)]
+pub struct PgState {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    database: Database,
+    queue: Arc<Queue>,
+    counters: Arc<Counters>,
+    lease: Arc<Lease>,
+    over: CancellationToken,
+    tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl PgState {
+    /// Takes the lease, makes or migrates the tables, and verifies what is new in every chain. `patience`: how long another host's
+    /// lease is waited for; `None`: for ever. The tasks of the state run where this is called.
+    ///
+    /// # Errors
+    /// Another host holds the lease for longer, the state was moved, a chain is broken, or the server is away.
+    pub async fn open(
+        database: Database,
+        serving: Serving,
+        patience: Option<Duration>,
+    ) -> Result<Self, PgStateError> {
+        if !(MIN_LEASE..=MAX_LEASE).contains(&serving.lease) {
+            return Err(PgStateError::Database(format!(
+                "`lease_ms` is {}; it must lie between {} and {}",
+                serving.lease.as_millis(),
+                MIN_LEASE.as_millis(),
+                MAX_LEASE.as_millis()
+            )));
+        }
+        let until = patience.map(|patience| tokio::time::Instant::now() + patience);
+        let lease = loop {
+            match lease::acquire(&database, &serving).await? {
+                lease::Acquired::Ours(lease) => break Arc::new(lease),
+                lease::Acquired::Theirs(host) => {
+                    if until.is_some_and(|until| tokio::time::Instant::now() >= until) {
+                        return Err(PgStateError::Served { host });
+                    }
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        };
+        let over = CancellationToken::new();
+        let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
+        if let Err(error) = check::verify_chains(&database).await {
+            over.cancel();
+            renewing.abort();
+            lease.release(&database).await;
+            return Err(error);
+        }
+        let queue = Arc::new(Queue::new(Bounds {
+            entries: serving.queue_entries,
+            bytes: serving.queue_bytes,
+            group_entries: 2048,
+            group_bytes: 2 * 1024 * 1024,
+        }));
+        let counters = Arc::<Counters>::default();
+        let writer = Writer {
+            database: database.clone(),
+            queue: Arc::clone(&queue),
+            counters: Arc::clone(&counters),
+            lease: Arc::clone(&lease),
+        };
+        let tasks = std::sync::Mutex::new(vec![spawn(writer.run()), renewing]);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                database,
+                queue,
+                counters,
+                lease,
+                over,
+                tasks,
+            }),
+        })
+    }
+
+    /// The journal.
+    #[must_use]
+    pub fn journal(&self) -> Arc<PgJournal> {
+        Arc::new(PgJournal::new(Arc::clone(&self.inner)))
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> Database {
+        self.inner.database.clone()
+    }
+
+    /// A reader of the same database.
+    #[must_use]
+    pub fn reader(&self) -> PgReader {
+        PgReader::new(self.inner.database.clone())
+    }
+
+    /// Transactions and events since the start.
+    #[must_use]
+    pub fn written(&self) -> (u64, u64) {
+        let counters = &self.inner.counters;
+        (
+            counters.commits.load(Ordering::Relaxed),
+            counters.entries.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Wakes readers: it changes after each commit that holds events.
+    #[must_use]
+    pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.counters.committed.subscribe()
+    }
+
+    /// Changes whenever the journal can be written again after it refused: turns that ended meanwhile have to be taken up.
+    #[must_use]
+    pub fn outages(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.counters.outages.subscribe()
+    }
+
+    /// Fires when another host has taken the lease: this one may only end.
+    #[must_use]
+    pub fn fenced(&self) -> CancellationToken {
+        self.inner.lease.fenced.clone()
+    }
+
+    /// What says whether this host may begin something now.
+    #[must_use]
+    pub fn license(&self) -> License {
+        License(Arc::clone(&self.inner.lease))
+    }
+
+    /// Runs what is no event in the journal's order.
+    async fn run(&self, work: Work) -> Result<(), JournalError> {
+        self.inner.queue.push(work)?.durable().await
+    }
+
+    /// Does what waits, marks the chains as verified, releases the lease. Later writes are refused.
+    pub async fn close(&self) {
+        let inner = &self.inner;
+        inner.queue.close();
+        let tasks: Vec<_> = {
+            let mut tasks = inner
+                .tasks
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            tasks.drain(..).collect()
+        };
+        if tasks.is_empty() {
+            return;
+        }
+        let mut tasks = tasks.into_iter();
+        if let Some(writer) = tasks.next()
+            && tokio::time::timeout(LAST, writer).await.is_err()
+        {
+            tracing::error!("what waited for PostgreSQL was not written in time");
+        }
+        inner.over.cancel();
+        for task in tasks {
+            let _ended = tokio::time::timeout(LAST, task).await; // silent-ok: the lease expires by itself
+        }
+        if !inner.lease.fenced.is_cancelled() {
+            inner.lease.release(&inner.database).await;
+        }
+    }
+}
+
+/// Whether this host may begin an inference or an effect.
+#[derive(Debug, Clone)]
+pub struct License(Arc<Lease>);
+
+impl License {
+    /// Waits for at most one lease's time until it may; a server that restarts is back by then.
+    ///
+    /// # Errors
+    /// The lease is another host's, or its last renewal is older than two thirds of its time.
+    pub async fn granted(&self) -> Result<(), JournalError> {
+        let until = tokio::time::Instant::now() + self.0.time;
+        loop {
+            match self.0.fresh() {
+                Ok(()) => return Ok(()),
+                Err(why) if self.0.fenced.is_cancelled() || tokio::time::Instant::now() >= until => {
+                    return Err(why);
+                }
+                Err(_) => tokio::time::sleep(WAIT).await, // silent-ok: told at the end of the patience
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ends by the queue's end or the token; `PgState::close` awaits the handle"
+)]
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(task)
+}

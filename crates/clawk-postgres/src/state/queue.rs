@@ -1,0 +1,217 @@
+//! What waits for the writer: bounded in count and bytes, and the place where a journal that can't be written refuses.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Batch, Entry, JournalError, Ticket};
+use tokio::sync::{Notify, oneshot};
+
+use super::erase::Removal;
+use super::heads::{NewHead, Sent};
+
+/// What is written beside events.
+#[derive(Debug)]
+pub(super) enum Extra {
+    Remove(Removal),
+    Head(NewHead),
+    Sent(String, Sent),
+}
+
+/// What the writer does.
+#[derive(Debug)]
+pub(super) enum Work {
+    Append(Batch),
+    /// Both in the same commit.
+    AppendAnd(Batch, Extra),
+    Run(Extra),
+    /// Nothing: its ticket marks the place.
+    Flush,
+}
+
+impl Work {
+    pub(super) const fn batch(&self) -> Option<&Batch> {
+        match self {
+            Self::Append(batch) | Self::AppendAnd(batch, _) => Some(batch),
+            Self::Run(_) | Self::Flush => None,
+        }
+    }
+
+    pub(super) const fn extra(&self) -> Option<&Extra> {
+        match self {
+            Self::AppendAnd(_, extra) | Self::Run(extra) => Some(extra),
+            Self::Append(_) | Self::Flush => None,
+        }
+    }
+}
+
+pub(super) struct Item {
+    pub(super) work: Work,
+    pub(super) done: oneshot::Sender<Result<(), JournalError>>,
+    entries: usize,
+    bytes: usize,
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Item({} entries, {} bytes)", self.entries, self.bytes)
+    }
+}
+
+/// What the writer finds when it looks.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// At least one item.
+    Items(Vec<Item>),
+    /// Nothing in the time given.
+    Nothing,
+    /// Closed, and all is done.
+    Closed,
+}
+
+/// How much may wait, and how much goes into one transaction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) entries: usize,
+    pub(super) bytes: usize,
+    pub(super) group_entries: usize,
+    pub(super) group_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    items: VecDeque<Item>,
+    entries: usize,
+    bytes: usize,
+    /// Why nothing can be written now.
+    refusing: Option<JournalError>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    bounds: Bounds,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Queue {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if it did, the state would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes work, or refuses it at once.
+    pub(super) fn push(&self, work: Work) -> Result<Ticket, JournalError> {
+        let (entries, bytes) = work
+            .batch()
+            .map_or((1, 0), |batch| (batch.entries.len().max(1), bytes_of(batch)));
+        let (done, ticket) = Ticket::new();
+        let mut state = self.lock();
+        if state.closed {
+            return Err(JournalError::Unwritable("it was closed".to_owned()));
+        }
+        if let Some(cause) = &state.refusing {
+            return Err(cause.clone());
+        }
+        if bytes > self.bounds.bytes {
+            let limit = self.bounds.bytes;
+            return Err(JournalError::Unwritable(format!(
+                "one batch of {bytes} bytes; at most {limit} may wait"
+            )));
+        }
+        if state.entries + entries > self.bounds.entries || state.bytes + bytes > self.bounds.bytes {
+            return Err(JournalError::Full {
+                limit: self.bounds.entries,
+            });
+        }
+        state.entries += entries;
+        state.bytes += bytes;
+        state.items.push_back(Item {
+            work,
+            done,
+            entries,
+            bytes,
+        });
+        drop(state);
+        self.changed.notify_one();
+        Ok(ticket)
+    }
+
+    /// Waits for work and takes one group of it. What is more than events ends its group.
+    pub(super) async fn take(&self, patience: Option<Duration>) -> Taken {
+        loop {
+            if let Some(taken) = self.look() {
+                return taken;
+            }
+            match patience {
+                None => self.changed.notified().await,
+                Some(time) => {
+                    if tokio::time::timeout(time, self.changed.notified()).await.is_err() {
+                        return self.look().unwrap_or(Taken::Nothing);
+                    }
+                }
+            }
+        }
+    }
+
+    fn look(&self) -> Option<Taken> {
+        let mut state = self.lock();
+        if state.items.is_empty() {
+            return state.closed.then_some(Taken::Closed);
+        }
+        let (mut entries, mut bytes) = (0, 0);
+        let mut group = Vec::new();
+        while let Some(item) = state.items.pop_front() {
+            entries += item.entries;
+            bytes += item.bytes;
+            let last = item.work.extra().is_some();
+            group.push(item);
+            if last || entries >= self.bounds.group_entries || bytes >= self.bounds.group_bytes {
+                break;
+            }
+        }
+        state.entries -= entries;
+        state.bytes -= bytes;
+        Some(Taken::Items(group))
+    }
+
+    /// From now on everything is refused with this cause, and what waits as well.
+    pub(super) fn refuse(&self, cause: &JournalError) {
+        let waiting: Vec<Item> = {
+            let mut state = self.lock();
+            state.refusing = Some(cause.clone());
+            (state.entries, state.bytes) = (0, 0);
+            state.items.drain(..).collect()
+        };
+        for item in waiting {
+            let _ = item.done.send(Err(cause.clone())); // silent-ok: nobody waits for it any more
+        }
+    }
+
+    /// Writing works again.
+    pub(super) fn accept(&self) {
+        self.lock().refusing = None;
+    }
+
+    /// No more work is taken; what waits is still done.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+}
+
+fn bytes_of(batch: &Batch) -> usize {
+    let of_entry =
+        |e: &Entry| 256 + e.payload.get().len() + e.content.as_ref().map_or(0, |content| content.bytes.len());
+    batch.entries.iter().map(of_entry).sum()
+}

@@ -1,0 +1,545 @@
+//! Reading: for the journal itself, and [`PgReader`] for whoever looks from outside.
+
+use clawk_kernel::ports::{
+    AnswerKey, Arrived, Content, ConversationKey, OpenEffect, OpenMessage, OutboxRow, Recorded, Scan,
+    SessionRow, Spent,
+};
+use clawk_kernel::projection::Kept;
+use clawk_kernel::purse::Amount;
+use clawk_kernel::time::Timestamp;
+use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
+use clawk_proto::{Digest, MessageId, RequestId, SessionId};
+use clawk_trace::chain::digest_of;
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::row::{self, bound, integer, unsigned};
+use super::{PgStateError, append, boxes, check};
+use crate::connect::Session;
+use crate::error::Failure;
+use crate::pool::Database;
+
+/// Rows in a page when the caller names no limit.
+const PAGE: usize = 1000;
+/// How far a clock may have been set back between two events for both still to be found by their time, microseconds: an hour.
+const CLOCK_SET_BACK_US: i64 = 3_600_000_000;
+
+/// What a whole event is read from; see [`event`].
+const EVENT: &str = "SELECT e.row, e.session, s.trace_id, e.sequence, e.at, e.kind, e.event_id, e.span, e.parent, e.payload, e.hash, \
+    e.content_digest, (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
+    FROM events e JOIN sessions s ON s.session = e.session";
+
+pub(super) async fn scan(session: &Session, scan: &Scan) -> Result<Vec<Recorded>, Failure> {
+    let after = match scan.since {
+        Some(since) if scan.after_row == 0 => row_before(session, since).await?,
+        Some(_) | None => integer(scan.after_row),
+    };
+    let limit = bound(if scan.limit == 0 { PAGE } else { scan.limit });
+    let of = scan.session.map(|session| session.0.as_bytes().to_vec());
+    let mut values: Vec<&(dyn ToSql + Sync)> = vec![&after, &limit];
+    let bytes = if scan.with_content {
+        "c.bytes"
+    } else {
+        "NULL::bytea"
+    };
+    let mut sql = format!(
+        "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, {bytes} FROM events e"
+    );
+    if scan.with_content {
+        sql.push_str(" LEFT JOIN contents c ON c.digest = e.content_digest");
+    }
+    sql.push_str(" WHERE e.row > $1");
+    if let Some(of) = &of {
+        values.push(of);
+        sql.push_str(&format!(" AND e.session = ${}", values.len()));
+    }
+    if !scan.kinds.is_empty() {
+        values.push(&scan.kinds);
+        sql.push_str(&format!(" AND e.kind = ANY (${})", values.len()));
+    }
+    if let Some(since) = &scan.since {
+        values.push(&since.0);
+        sql.push_str(&format!(" AND e.at >= ${}", values.len()));
+    }
+    sql.push_str(" ORDER BY e.row LIMIT $2");
+    let rows = session.rows(&sql, &values).await?;
+    rows.iter().map(recorded).collect()
+}
+
+/// The last row before those that may be of `since` or later, found by halves: rows stand in the order of time, but for what a clock
+/// was set back.
+async fn row_before(session: &Session, since: Timestamp) -> Result<i64, Failure> {
+    let sought = since.0.saturating_sub(CLOCK_SET_BACK_US);
+    let (mut before, mut behind) = (0, integer(last_row(session).await?) + 1);
+    while behind - before > 1 {
+        let middle = before + (behind - before) / 2;
+        let sql = "SELECT at FROM events WHERE row >= $1 ORDER BY row LIMIT 1";
+        if session.value::<i64>(sql, &[&middle]).await? < sought {
+            before = middle;
+        } else {
+            behind = middle;
+        }
+    }
+    Ok(before)
+}
+
+fn recorded(found: &Row) -> Result<Recorded, Failure> {
+    let bytes: Option<Vec<u8>> = found.try_get(7)?;
+    let content = match (row::maybe_digest(found, 6)?, bytes) {
+        (Some(digest), Some(bytes)) => Some(Content {
+            digest,
+            bytes: right(digest, bytes)?,
+        }),
+        _ => None,
+    };
+    Ok(Recorded {
+        row: unsigned(found, 0)?,
+        session: row::session(found, 1)?,
+        sequence: unsigned(found, 2)?,
+        at: Timestamp(found.try_get(3)?),
+        kind: found.try_get(4)?,
+        payload: found.try_get(5)?,
+        content,
+    })
+}
+
+/// The bytes, if they are those that were hashed: nothing is done with others.
+fn right(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    if digest_of(&bytes) == digest {
+        return Ok(bytes);
+    }
+    Err(Failure::Schema(format!(
+        "the content `{digest}` was changed; look with `clawk trace verify`"
+    )))
+}
+
+pub(super) async fn last_row(session: &Session) -> Result<u64, Failure> {
+    let sql = "SELECT coalesce(max(row), 0) FROM events";
+    let last: i64 = session.value(sql, &[]).await?;
+    Ok(u64::try_from(last).unwrap_or(0))
+}
+
+pub(super) async fn last_row_of(session: &Session, kind: &str) -> Result<Option<u64>, Failure> {
+    let sql = "SELECT row FROM events WHERE kind = $1 ORDER BY row DESC LIMIT 1";
+    let found = session.first(sql, &[&kind]).await?;
+    found.map(|row| unsigned(&row, 0)).transpose()
+}
+
+pub(super) async fn answer_to(session: &Session, key: AnswerKey) -> Result<Option<Recorded>, Failure> {
+    let sql = "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, c.bytes FROM answers a \
+        JOIN events e ON e.row = a.row LEFT JOIN contents c ON c.digest = e.content_digest WHERE a.key = $1";
+    let found = session.first(sql, &[&append::bytes(key)]).await?;
+    found.as_ref().map(recorded).transpose()
+}
+
+pub(super) async fn content(session: &Session, digest: Digest) -> Result<Option<Vec<u8>>, Failure> {
+    let found = stored_content(session, digest).await?;
+    found.map(|bytes| right(digest, bytes)).transpose()
+}
+
+/// The same as it is stored, whatever it says.
+async fn stored_content(session: &Session, digest: Digest) -> Result<Option<Vec<u8>>, Failure> {
+    let sql = "SELECT bytes FROM contents WHERE digest = $1";
+    let found = session.first(sql, &[&digest.0.as_slice()]).await?;
+    Ok(found.map(|row| row.try_get(0)).transpose()?)
+}
+
+pub(super) async fn open_messages(session: &Session) -> Result<Vec<OpenMessage>, Failure> {
+    let sql = "SELECT session, message FROM inbox WHERE state = 'open' ORDER BY n";
+    let rows = session.rows(sql, &[]).await?;
+    let one = |found: &Row| {
+        Ok(OpenMessage {
+            session: row::session(found, 0)?,
+            message: row::message(found, 1)?,
+        })
+    };
+    rows.iter().map(one).collect()
+}
+
+pub(super) async fn message(session: &Session, id: MessageId) -> Result<Option<SessionId>, Failure> {
+    let sql = "SELECT session FROM inbox WHERE message = $1";
+    let found = session.first(sql, &[&id.0.as_bytes().as_slice()]).await?;
+    found.map(|found| row::session(&found, 0)).transpose()
+}
+
+pub(super) async fn arrived(
+    session: &Session,
+    channel: &str,
+    id: &str,
+    now: Timestamp,
+) -> Result<Option<Arrived>, Failure> {
+    let sql = "SELECT message, session FROM platform_ids WHERE channel = $1 AND id = $2 AND until > $3";
+    let found = session
+        .first(sql, &[&channel.as_bytes(), &id.as_bytes(), &now.0])
+        .await?;
+    let one = |found: Row| {
+        Ok(Arrived {
+            message: row::message(&found, 0)?,
+            session: row::session(&found, 1)?,
+        })
+    };
+    found.map(one).transpose()
+}
+
+pub(super) async fn conversation(
+    session: &Session,
+    key: &ConversationKey,
+) -> Result<Option<SessionId>, Failure> {
+    let sql = "SELECT session FROM conversations WHERE channel = $1 AND conversation = $2 AND sender = $3";
+    let (channel, conversation) = (key.channel.as_bytes(), key.conversation.as_bytes());
+    let found = session
+        .first(sql, &[&channel, &conversation, &key.sender.as_bytes()])
+        .await?;
+    found.map(|found| row::session(&found, 0)).transpose()
+}
+
+pub(super) async fn owed(session: &Session, channel: &str, limit: usize) -> Result<Vec<OutboxRow>, Failure> {
+    // The first of each conversation; `outbox_owed` holds them in that order.
+    let sql = format!(
+        "SELECT {} FROM (SELECT DISTINCT ON (conversation) n, {} FROM outbox WHERE NOT dead AND channel = $1 \
+         ORDER BY conversation, n) o ORDER BY next_at, n LIMIT $2",
+        boxes::COLUMNS,
+        boxes::COLUMNS
+    );
+    let rows = session.rows(&sql, &[&channel.as_bytes(), &bound(limit)]).await?;
+    rows.iter().map(boxes::outbox_row).collect()
+}
+
+pub(super) async fn outbox(session: &Session, limit: usize) -> Result<Vec<OutboxRow>, Failure> {
+    let sql = format!("SELECT {} FROM outbox ORDER BY n LIMIT $1", boxes::COLUMNS);
+    let rows = session.rows(&sql, &[&bound(limit)]).await?;
+    rows.iter().map(boxes::outbox_row).collect()
+}
+
+pub(super) async fn sessions(session: &Session, limit: usize) -> Result<Vec<SessionRow>, Failure> {
+    let sql = "SELECT session, events, started, last FROM sessions ORDER BY last DESC, session DESC LIMIT $1";
+    let rows = session.rows(sql, &[&bound(limit)]).await?;
+    let one = |found: &Row| {
+        Ok(SessionRow {
+            session: row::session(found, 0)?,
+            events: unsigned(found, 1)?,
+            started: Timestamp(found.try_get(2)?),
+            last: Timestamp(found.try_get(3)?),
+        })
+    };
+    rows.iter().map(one).collect()
+}
+
+pub(super) async fn spent_since(session: &Session, hour: i64) -> Result<Vec<Spent>, Failure> {
+    let sql = "SELECT hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out FROM spent WHERE hour >= $1 ORDER BY hour, purse";
+    let rows = session.rows(sql, &[&hour]).await?;
+    let one = |found: &Row| {
+        Ok(Spent {
+            hour: found.try_get(0)?,
+            purse: row::text(found, 1)?.into(),
+            amount: Amount {
+                tokens: unsigned(found, 2)?,
+                cost_microusd: unsigned(found, 3)?,
+                busy_ms: unsigned(found, 4)?,
+                calls: unsigned(found, 5)?,
+                bytes_out: unsigned(found, 6)?,
+            },
+        })
+    };
+    rows.iter().map(one).collect()
+}
+
+pub(super) async fn open_effects(session: &Session) -> Result<Vec<OpenEffect>, Failure> {
+    let sql = "SELECT request, session, tool, parameters, at FROM effects_open ORDER BY n";
+    let rows = session.rows(sql, &[]).await?;
+    let one = |found: &Row| {
+        let request: &str = found.try_get(0)?;
+        let request_id = RequestId::parse(request)
+            .map_err(|_| Failure::Schema(format!("`{request}` is not a valid request id")))?; // silent-ok: named
+        Ok(OpenEffect {
+            request_id,
+            session: row::session(found, 1)?,
+            tool: row::text(found, 2)?,
+            parameters: row::digest(found, 3)?,
+            at: Timestamp(found.try_get(4)?),
+        })
+    };
+    rows.iter().map(one).collect()
+}
+
+/// A whole event and where it lies.
+#[derive(Debug)]
+pub struct Event {
+    /// Its place in the journal.
+    pub row: u64,
+    /// The event as exported.
+    pub event: SealedEvent,
+    /// The digest of the content that belongs to it.
+    pub content_digest: Option<Digest>,
+}
+
+fn event(found: &Row) -> Result<Event, Failure> {
+    let payload = RawValue::from_string(found.try_get(9)?)
+        .map_err(|_| Failure::Schema("a payload is not JSON".to_owned()))?; // silent-ok: says no more
+    let event = SealedEvent {
+        trace_version: TRACE_VERSION,
+        session_id: row::session(found, 1)?,
+        trace_id: row::uuid(found, 2)?,
+        sequence: unsigned(found, 3)?,
+        timestamp: Timestamp(found.try_get(4)?).to_string(),
+        event_type: found.try_get(5)?,
+        event_id: row::uuid(found, 6)?,
+        span_id: row::uuid(found, 7)?,
+        parent_span_id: row::maybe_uuid(found, 8)?,
+        payload,
+        event_hash: row::digest(found, 10)?,
+        previous_event_hash: row::maybe_digest(found, 12)?.unwrap_or(Digest::ZERO),
+    };
+    Ok(Event {
+        row: unsigned(found, 0)?,
+        event,
+        content_digest: row::maybe_digest(found, 11)?,
+    })
+}
+
+/// Which events [`PgReader::events`] answers: one page in the order of rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Which {
+    /// Only this chain.
+    pub session: Option<SessionId>,
+    /// Only rows after this one.
+    pub after_row: u64,
+    /// At most so many; 0: a page of 1000.
+    pub limit: usize,
+}
+
+/// Reads a state without serving it.
+#[derive(Debug, Clone)]
+pub struct PgReader {
+    pub(super) database: Database,
+}
+
+impl PgReader {
+    /// Of this database.
+    #[must_use]
+    pub const fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    pub(super) async fn with<T>(
+        &self,
+        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+    ) -> Result<T, PgStateError> {
+        Ok(self.database.read(work).await?)
+    }
+
+    /// Events as the kernel reads them, one page.
+    ///
+    /// # Errors
+    /// The database can't be read; so for all others.
+    pub async fn recorded_events(&self, asked: &Scan) -> Result<Vec<Recorded>, PgStateError> {
+        self.with(async |session| scan(session, asked).await).await
+    }
+
+    /// Whole events in row order.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn events(&self, which: Which) -> Result<Vec<Event>, PgStateError> {
+        let limit = bound(if which.limit == 0 { PAGE } else { which.limit });
+        let of = which.session.map(|session| session.0.as_bytes().to_vec());
+        let sql = format!(
+            "{EVENT} WHERE e.row > $1 AND ($2::bytea IS NULL OR e.session = $2) ORDER BY e.row LIMIT $3"
+        );
+        self.with(async |session| {
+            let rows = session
+                .rows(&sql, &[&integer(which.after_row), &of, &limit])
+                .await?;
+            rows.iter().map(event).collect()
+        })
+        .await
+    }
+
+    /// Events of a chain from sequence `since` on, in order, at most `limit`; only of these types, if any are given.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn chain(
+        &self,
+        of: SessionId,
+        since: u64,
+        kinds: &[String],
+        limit: usize,
+    ) -> Result<Vec<SealedEvent>, PgStateError> {
+        let sql = format!(
+            "{EVENT} WHERE e.session = $1 AND e.sequence >= $2 AND (cardinality($3::text[]) = 0 OR e.kind = ANY ($3)) \
+             ORDER BY e.sequence LIMIT $4"
+        );
+        let of: &[u8] = of.0.as_bytes();
+        self.with(async |session| {
+            let rows = session
+                .rows(&sql, &[&of, &integer(since), &kinds, &bound(limit)])
+                .await?;
+            rows.iter().map(|found| Ok(event(found)?.event)).collect()
+        })
+        .await
+    }
+
+    /// How many events a chain has; only of these types, if any are given.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn count(&self, of: SessionId, kinds: &[String]) -> Result<u64, PgStateError> {
+        let sql = "SELECT count(*) FROM events WHERE session = $1 AND (cardinality($2::text[]) = 0 OR kind = ANY ($2))";
+        let of: &[u8] = of.0.as_bytes();
+        self.with(async |session| {
+            let rows = session.rows(sql, &[&of, &kinds]).await?;
+            rows.first().map_or(Ok(0), |row| unsigned(row, 0))
+        })
+        .await
+    }
+
+    /// Content by digest; `None` when erased or unknown.
+    ///
+    /// # Errors
+    /// The database can't be read, or the bytes are not those that were hashed.
+    pub async fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
+        self.with(async |session| content(session, digest).await).await
+    }
+
+    /// The same as it is stored, whatever it says.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn stored_content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
+        self.with(async |session| stored_content(session, digest).await)
+            .await
+    }
+
+    /// Every digest that events refer to, with the first event that does.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn referred(
+        &self,
+        only: Option<SessionId>,
+    ) -> Result<Vec<(Digest, SessionId, u64)>, PgStateError> {
+        let only = only.map(|session| session.0.as_bytes().to_vec());
+        let sql = "SELECT DISTINCT ON (content_digest) content_digest, session, sequence FROM events \
+            WHERE content_digest IS NOT NULL AND ($1::bytea IS NULL OR session = $1) ORDER BY content_digest, row";
+        self.with(async |session| {
+            let rows = session.rows(sql, &[&only]).await?;
+            let one = |found: &Row| {
+                Ok((
+                    row::digest(found, 0)?,
+                    row::session(found, 1)?,
+                    unsigned(found, 2)?,
+                ))
+            };
+            rows.iter().map(one).collect()
+        })
+        .await
+    }
+
+    /// What the table of sessions says each chain's end is.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn ends(&self, only: Option<SessionId>) -> Result<Vec<(SessionId, u64, Digest)>, PgStateError> {
+        let only = only.map(|session| session.0.as_bytes().to_vec());
+        let sql = "SELECT session, events, head FROM sessions WHERE $1::bytea IS NULL OR session = $1";
+        self.with(async |session| {
+            let rows = session.rows(sql, &[&only]).await?;
+            let one = |found: &Row| {
+                Ok((
+                    row::session(found, 0)?,
+                    unsigned(found, 1)?,
+                    row::digest(found, 2)?,
+                ))
+            };
+            rows.iter().map(one).collect()
+        })
+        .await
+    }
+
+    /// Sessions, the latest first.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn sessions(&self, limit: usize) -> Result<Vec<SessionRow>, PgStateError> {
+        self.with(async |session| sessions(session, limit).await).await
+    }
+
+    /// The row of the newest event, 0 when there is none.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn last_row(&self) -> Result<u64, PgStateError> {
+        self.with(async |session| last_row(session).await).await
+    }
+
+    /// The outbox: what is owed and what could not be delivered, oldest first.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, PgStateError> {
+        self.with(async |session| outbox(session, limit).await).await
+    }
+
+    /// What was spent in this hour (since the epoch) and later, by hour and purse.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn spent_since(&self, hour: i64) -> Result<Vec<Spent>, PgStateError> {
+        self.with(async |session| spent_since(session, hour).await).await
+    }
+
+    /// Effects whose outcome is still unknown, oldest first.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn open_effects(&self) -> Result<Vec<OpenEffect>, PgStateError> {
+        self.with(async |session| open_effects(session).await).await
+    }
+
+    /// What is kept beside the events, all of one moment, and the row of the newest event then.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn kept(&self) -> Result<(Kept, u64), PgStateError> {
+        self.with(async |session| {
+            let rows = session
+                .rows("SELECT message, state FROM inbox ORDER BY n", &[])
+                .await?;
+            let one = |found: &Row| Ok((row::message(found, 0)?, found.try_get(1)?));
+            let inbox = rows.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+            let rows = session
+                .rows("SELECT key, row FROM answers ORDER BY row", &[])
+                .await?;
+            let one = |found: &Row| Ok((key(found)?, unsigned(found, 1)?));
+            let answers = rows.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+            let kept = Kept {
+                inbox,
+                answers,
+                spent: spent_since(session, i64::MIN).await?,
+                effects: open_effects(session).await?,
+            };
+            Ok((kept, last_row(session).await?))
+        })
+        .await
+    }
+
+    /// Why a start would refuse this state, as far as its chains and rows tell; `None`: it would not.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn broken(&self) -> Result<Option<String>, PgStateError> {
+        check::broken(&self.database).await
+    }
+}
+
+fn key(found: &Row) -> Result<AnswerKey, Failure> {
+    let bytes: &[u8] = found.try_get(0)?;
+    let wrong = || Failure::Schema(format!("a key of an answer has {} bytes", bytes.len()));
+    let (method, id) = bytes.split_first().ok_or_else(wrong)?;
+    Ok(AnswerKey {
+        method: *method,
+        request_id: id.try_into().map_err(|_| wrong())?, // silent-ok: the length is told
+    })
+}

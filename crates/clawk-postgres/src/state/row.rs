@@ -1,0 +1,72 @@
+//! Values of rows.
+
+use clawk_proto::{Digest, MessageId, SessionId};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::error::Failure;
+
+fn wrong(what: &str) -> Failure {
+    Failure::Schema(format!("a row of the state holds {what}"))
+}
+
+pub(super) fn unsigned(row: &Row, at: usize) -> Result<u64, Failure> {
+    let value: i64 = row.try_get(at)?;
+    u64::try_from(value).map_err(|_| wrong("a negative count")) // silent-ok: the number says no more
+}
+
+pub(super) fn uuid(row: &Row, at: usize) -> Result<Uuid, Failure> {
+    Uuid::from_slice(row.try_get(at)?).map_err(|_| wrong("bytes that are no UUID")) // silent-ok: as said
+}
+
+pub(super) fn session(row: &Row, at: usize) -> Result<SessionId, Failure> {
+    uuid(row, at).map(SessionId)
+}
+
+pub(super) fn message(row: &Row, at: usize) -> Result<MessageId, Failure> {
+    uuid(row, at).map(MessageId)
+}
+
+pub(super) fn maybe_uuid(row: &Row, at: usize) -> Result<Option<Uuid>, Failure> {
+    match row.try_get::<_, Option<&[u8]>>(at)? {
+        None => Ok(None),
+        Some(_) => uuid(row, at).map(Some),
+    }
+}
+
+pub(super) fn digest(row: &Row, at: usize) -> Result<Digest, Failure> {
+    let bytes: &[u8] = row.try_get(at)?;
+    bytes
+        .try_into()
+        .map(Digest)
+        .map_err(|_| wrong("bytes that are no digest")) // silent-ok: as said
+}
+
+pub(super) fn maybe_digest(row: &Row, at: usize) -> Result<Option<Digest>, Failure> {
+    match row.try_get::<_, Option<&[u8]>>(at)? {
+        None => Ok(None),
+        Some(_) => digest(row, at).map(Some),
+    }
+}
+
+/// A text that came from outside.
+pub(super) fn text(row: &Row, at: usize) -> Result<String, Failure> {
+    String::from_utf8(row.try_get(at)?).map_err(|_| wrong("bytes that are no text")) // silent-ok: as said
+}
+
+pub(super) fn maybe_text(row: &Row, at: usize) -> Result<Option<String>, Failure> {
+    match row.try_get::<_, Option<&[u8]>>(at)? {
+        None => Ok(None),
+        Some(_) => text(row, at).map(Some),
+    }
+}
+
+/// The server's integers are signed; counts here never come near the bound.
+pub(super) fn integer(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A bound on rows.
+pub(super) fn bound(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

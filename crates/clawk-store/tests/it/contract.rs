@@ -1,0 +1,398 @@
+//! The contract of the `Journal` port. Every back end runs it; [`Backend`] is what a new one has to give.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::ports::{
+    ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, InboxChange, Journal, JournalError, OpenEffect,
+    Scan, Spent,
+};
+use clawk_kernel::purse::Amount;
+use clawk_kernel::time::Timestamp;
+use clawk_postgres::{Database, PgReader, PgState, Serving, Which};
+use clawk_proto::{Digest, MessageId, RequestId, SessionId};
+use clawk_secrets::{Env, Secret};
+use clawk_store::{Filter, Options, Reader, StateDir};
+use clawk_trace::chain::digest_of;
+use clawk_trace::event::RawEvent;
+use clawk_trace::verify::Verifier;
+use uuid::Uuid;
+
+use super::server::Server;
+use crate::{entry, one, session, with_content};
+
+/// Where a journal is kept, and the one that is open.
+pub(crate) enum Backend {
+    Sqlite {
+        dir: tempfile::TempDir,
+        open: StateDir,
+    },
+    Postgres {
+        server: std::rc::Rc<Server>,
+        schema: String,
+        open: PgState,
+    },
+}
+
+/// A database of a server, for whoever serves and for whoever reads.
+pub(crate) fn database(server: &Server, schema: &str) -> Database {
+    let options = clawk_postgres::Options {
+        password: Some(Secret::new("PG_PASSWORD", Server::PASSWORD)),
+        tls: clawk_postgres::TlsMode::Disable,
+        schema: schema.to_owned(),
+        connect_timeout: Duration::from_secs(30),
+        operation_timeout: Duration::from_secs(60),
+        ..clawk_postgres::Options::new(Secret::new("url", server.url()))
+    };
+    Database::new(options, &Env::Process).unwrap()
+}
+
+/// A lease that outlasts a busy machine.
+pub(crate) fn serving(host: &str) -> Serving {
+    Serving {
+        lease: Duration::from_secs(60),
+        ..Serving::new("tested", host, 1)
+    }
+}
+
+impl Backend {
+    pub(crate) fn sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let open = StateDir::open(dir.path(), Options::default()).unwrap();
+        Self::Sqlite { dir, open }
+    }
+
+    pub(crate) async fn postgres(server: &std::rc::Rc<Server>, schema: &str) -> Self {
+        let open = PgState::open(database(server, schema), serving("a"), Some(Duration::ZERO));
+        Self::Postgres {
+            server: std::rc::Rc::clone(server),
+            schema: schema.to_owned(),
+            open: open.await.unwrap(),
+        }
+    }
+
+    pub(crate) fn journal(&self) -> Arc<dyn Journal> {
+        match self {
+            Self::Sqlite { open, .. } => open.journal(),
+            Self::Postgres { open, .. } => open.journal(),
+        }
+    }
+
+    /// Ends in good order, and begins anew on what is there.
+    pub(crate) async fn again(self) -> Self {
+        match self {
+            Self::Sqlite { dir, open } => {
+                open.close();
+                let open = StateDir::open(dir.path(), Options::default()).unwrap();
+                Self::Sqlite { dir, open }
+            }
+            Self::Postgres { server, schema, open } => {
+                open.close().await;
+                drop(open);
+                Self::postgres(&server, &schema).await
+            }
+        }
+    }
+
+    /// Whole events, in order of rows.
+    async fn events(&self) -> Vec<clawk_proto::trace::SealedEvent> {
+        match self {
+            Self::Sqlite { dir, .. } => {
+                let found = Reader::open(dir.path())
+                    .unwrap()
+                    .events(Filter::default())
+                    .unwrap();
+                found.into_iter().map(|stored| stored.event).collect()
+            }
+            Self::Postgres { server, schema, .. } => {
+                let reader = PgReader::new(database(server, schema));
+                let found = reader.events(Which::default()).await.unwrap();
+                found.into_iter().map(|stored| stored.event).collect()
+            }
+        }
+    }
+}
+
+/// Each back end, empty.
+pub(crate) async fn backends() -> [Backend; 2] {
+    let server = std::rc::Rc::new(Server::start());
+    [Backend::sqlite(), Backend::postgres(&server, "state").await]
+}
+
+async fn write(journal: &dyn Journal, batch: Batch) {
+    journal.submit(batch).unwrap().durable().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_journal_links_the_same_chain() {
+    let mut chains = Vec::new();
+    for mut backend in backends().await {
+        for n in 0..12_u64 {
+            let at = session(u128::from(n % 3));
+            let batch = Batch {
+                entries: vec![entry(at, n), with_content(entry(at, 100 + n), vec![7; 40])],
+                ..Batch::default()
+            };
+            write(&*backend.journal(), batch).await;
+            if n == 6 {
+                backend = backend.again().await;
+            }
+        }
+        let events = backend.events().await;
+        let mut verifier = Verifier::default();
+        for (at, event) in (1..).zip(&events) {
+            verifier.push(&RawEvent::of_sealed(event), at);
+        }
+        let report = verifier.finish();
+        assert!(report.valid && report.event_count == 24, "{report:?}");
+        assert_eq!(report.sessions.len(), 3);
+        chains.push(serde_json::to_string(&events).unwrap());
+        let journal = backend.journal();
+        let rows = journal.sessions(10).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.events).sum::<u64>(), 24);
+    }
+    assert_eq!(chains[0], chains[1], "byte for byte");
+}
+
+#[tokio::test]
+async fn a_scan_finds_what_it_asks_for() {
+    for backend in backends().await {
+        let journal = backend.journal();
+        for n in 0..10 {
+            let mut one_entry = with_content(entry(session(n % 2), u64::try_from(n).unwrap()), vec![1; 9]);
+            one_entry.kind = if n < 5 {
+                "action.executed"
+            } else {
+                "ckp.lifecycle.transition"
+            };
+            write(&*journal, one(one_entry)).await;
+        }
+        let found = async |scan: Scan| {
+            let rows = journal.scan(scan).await.unwrap();
+            rows.iter().map(|event| event.row).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Scan::default()).await, (1..=10).collect::<Vec<_>>());
+        let of = Some(session(1));
+        assert_eq!(
+            found(Scan {
+                session: of,
+                ..Scan::default()
+            })
+            .await,
+            [2, 4, 6, 8, 10]
+        );
+        let kinds = &["ckp.lifecycle.transition"];
+        assert_eq!(
+            found(Scan {
+                kinds,
+                ..Scan::default()
+            })
+            .await,
+            [6, 7, 8, 9, 10]
+        );
+        assert_eq!(
+            found(Scan {
+                kinds,
+                after_row: 8,
+                ..Scan::default()
+            })
+            .await,
+            [9, 10]
+        );
+        assert_eq!(
+            found(Scan {
+                limit: 3,
+                after_row: 4,
+                ..Scan::default()
+            })
+            .await,
+            [5, 6, 7]
+        );
+        let since = Some(Timestamp(1_700_000_000_000_000 + 7));
+        assert_eq!(
+            found(Scan {
+                since,
+                ..Scan::default()
+            })
+            .await,
+            [8, 9, 10]
+        );
+        assert_eq!(journal.last_row_of("action.executed").await.unwrap(), Some(5));
+        assert_eq!(journal.last_row_of("nothing").await.unwrap(), None);
+        let page = journal
+            .scan(Scan {
+                with_content: true,
+                limit: 1,
+                ..Scan::default()
+            })
+            .await
+            .unwrap();
+        assert_eq!(page[0].content.as_ref().unwrap().bytes, vec![1; 9]);
+        let digest = digest_of(&[1; 9]);
+        assert_eq!(journal.content(digest).await.unwrap(), Some(vec![1; 9]));
+        assert_eq!(journal.content(Digest([1; 32])).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
+    for mut backend in backends().await {
+        let (at, message) = (session(1), MessageId(Uuid::from_u128(5)));
+        let key = AnswerKey {
+            method: 0,
+            request_id: [9; 16],
+        };
+        let amount = Amount {
+            tokens: 7,
+            calls: 1,
+            ..Amount::default()
+        };
+        let effect = OpenEffect {
+            request_id: RequestId::parse("00000000-0000-4000-8000-000000000007").unwrap(),
+            session: at,
+            tool: "pay".to_owned(),
+            parameters: Digest([3; 32]),
+            at: Timestamp(1),
+        };
+        let mut answering = with_content(entry(at, 1), b"{\"ok\":true}".to_vec());
+        answering.answers = Some(key);
+        let batch = Batch {
+            entries: vec![answering.clone()],
+            inbox: vec![InboxChange::Accepted {
+                session: at,
+                message,
+                arrival: None,
+            }],
+            spent: vec![
+                Spent {
+                    hour: 4,
+                    purse: "agent".into(),
+                    amount,
+                },
+                Spent {
+                    hour: 4,
+                    purse: "agent".into(),
+                    amount,
+                },
+            ],
+            effects: vec![EffectChange::Unknown(effect.clone())],
+            ..Batch::default()
+        };
+        write(&*backend.journal(), batch).await;
+        backend = backend.again().await;
+        let journal = backend.journal();
+        let open = journal.open_messages().await.unwrap();
+        assert_eq!((open.len(), open[0].message, open[0].session), (1, message, at));
+        assert_eq!(journal.message(message).await.unwrap(), Some(at));
+        assert_eq!(journal.message(MessageId(Uuid::nil())).await.unwrap(), None);
+        let spent = journal.spent_since(4).await.unwrap();
+        assert_eq!(
+            (spent.len(), spent[0].amount.tokens, spent[0].amount.calls),
+            (1, 14, 2)
+        );
+        assert!(journal.spent_since(5).await.unwrap().is_empty());
+        assert_eq!(journal.open_effects().await.unwrap(), [effect.clone()]);
+        let answer = journal.answer_to(key).await.unwrap().unwrap();
+        assert_eq!(answer.content.unwrap().bytes, b"{\"ok\":true}");
+        let other = AnswerKey { method: 1, ..key };
+        assert!(journal.answer_to(other).await.unwrap().is_none());
+        // The newest answer counts, and one is found for at least its time.
+        let mut later = with_content(entry(at, 2), b"2".to_vec());
+        later.at = Timestamp(answering.at.0 + ANSWER_KEPT_MS * 1000 - 1);
+        later.answers = Some(key);
+        let batch = Batch {
+            entries: vec![later],
+            inbox: vec![InboxChange::Closed {
+                message,
+                how: "answered",
+                reason: None,
+                owed: None,
+            }],
+            effects: vec![EffectChange::Resolved {
+                request_id: effect.request_id.clone(),
+                session: at,
+                parameters: effect.parameters,
+            }],
+            ..Batch::default()
+        };
+        write(&*journal, batch).await;
+        assert!(journal.open_messages().await.unwrap().is_empty());
+        assert!(journal.open_effects().await.unwrap().is_empty());
+        let answer = journal.answer_to(key).await.unwrap().unwrap();
+        assert_eq!(answer.content.unwrap().bytes, b"2");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_nobody_can_verify_and_one_that_is_too_large_are_refused_and_the_rest_goes_on() {
+    for backend in backends().await {
+        let journal = backend.journal();
+        let mut floats = entry(session(1), 1);
+        floats.payload = serde_json::value::to_raw_value(&serde_json::json!({"n": 1.5})).unwrap();
+        let refused = journal.submit(one(floats)).unwrap_err();
+        assert!(matches!(refused, JournalError::Unwritable(_)), "{refused}");
+        let huge = Content {
+            digest: Digest([1; 32]),
+            bytes: vec![0; 65 * 1024 * 1024],
+        };
+        let mut large = entry(session(1), 2);
+        large.content = Some(huge);
+        let refused = journal.submit(one(large)).unwrap_err();
+        assert!(refused.to_string().contains("may wait"), "{refused}");
+        let tickets: Vec<_> = (0..500)
+            .map(|n| {
+                journal
+                    .submit(one(entry(session(n % 50), u64::try_from(n).unwrap())))
+                    .unwrap()
+            })
+            .collect();
+        let mut seen = journal.watch();
+        for ticket in tickets {
+            ticket.durable().await.unwrap();
+        }
+        journal.flush().await.unwrap();
+        seen.mark_changed();
+        assert_eq!(journal.scan(Scan::default()).await.unwrap().len(), 500);
+    }
+}
+
+#[tokio::test]
+async fn texts_from_outside_may_hold_anything() {
+    use clawk_kernel::ports::{Arrival, ConversationKey};
+    for backend in backends().await {
+        let journal = backend.journal();
+        let key = ConversationKey {
+            channel: "chat".to_owned(),
+            conversation: "a\0b".to_owned(),
+            sender: "'; DROP TABLE events; --".to_owned(),
+        };
+        let arrival = Arrival {
+            key: key.clone(),
+            platform_ids: vec!["\0".to_owned()],
+            at: Timestamp(1),
+            kept_until: Timestamp(100),
+        };
+        let to: SessionId = session(1);
+        let message = MessageId(Uuid::from_u128(1));
+        let accepted = InboxChange::Accepted {
+            session: to,
+            message,
+            arrival: Some(arrival),
+        };
+        let batch = Batch {
+            inbox: vec![accepted],
+            ..Batch::default()
+        };
+        write(&*journal, batch).await;
+        assert_eq!(journal.conversation(&key).await.unwrap(), Some(to));
+        let found = journal.arrived("chat", "\0", Timestamp(99)).await.unwrap();
+        assert_eq!(found.unwrap().message, message);
+        assert!(
+            journal
+                .arrived("chat", "\0", Timestamp(100))
+                .await
+                .unwrap()
+                .is_none()
+        );
+    }
+}

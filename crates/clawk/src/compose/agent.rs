@@ -1,0 +1,209 @@
+//! The agent of `clawk run`: a host whose surface is this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::Journal;
+use clawk_kernel::{Door, Kernel, Session};
+use clawk_manifest::Manifest;
+use clawk_proto::SessionId;
+use clawk_server::Host as Served;
+use clawk_tools::Ask;
+use tokio_util::sync::CancellationToken;
+
+use super::{Blueprint, Launched, own};
+use crate::config::{Config, Outside, Settings};
+use crate::dry::Predictions;
+use crate::state::kept::Reader;
+use crate::trust;
+
+/// How long a chat's end waits for what is in flight, milliseconds.
+const DRAIN_MS: u64 = 5_000;
+
+/// What `clawk run` wants.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    /// The manifest.
+    pub(crate) manifest: &'a Path,
+    /// `--config`.
+    pub(crate) config: Option<&'a Path>,
+    /// `--state`.
+    pub(crate) state: Option<&'a Path>,
+    /// `--allow-outside`.
+    pub(crate) outside: Outside,
+    /// `--trust`.
+    pub(crate) trust: bool,
+    /// `--dry-run`: where predictions go.
+    pub(crate) dry: Option<Predictions>,
+}
+
+/// A running agent with what its surface needs beside it.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// The handle.
+    pub(crate) kernel: Kernel,
+    /// What it runs.
+    pub(crate) manifest: Arc<Manifest>,
+    /// Its log.
+    pub(crate) journal: Arc<dyn Journal>,
+    /// What is local.
+    pub(crate) settings: Settings,
+    /// Where its state lies.
+    pub(crate) state_dir: PathBuf,
+    /// What a person should know.
+    pub(crate) notes: Vec<String>,
+    /// What its other doors, such as the control socket, come to.
+    host: Served,
+    launched: Arc<Launched>,
+    /// The control socket lives until this fires.
+    over: CancellationToken,
+}
+
+/// Whether a session's chain holds.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    /// It does.
+    pub(crate) valid: bool,
+    /// Events in it.
+    pub(crate) events: u64,
+    /// What is wrong, else.
+    pub(crate) fault: Option<String>,
+}
+
+/// Starts an agent from files: a host whose surface is this process, with the control socket beside it.
+pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
+    let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
+    let blueprint = Blueprint::with_config(request.manifest, config).await?;
+    let blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
+    let launched = match &request.dry {
+        None => Launched::new(blueprint, request.state, ask).await?,
+        Some(predictions) => Launched::dry(blueprint, request.state, ask, predictions.clone()).await?,
+    };
+    let launched = Arc::new(launched);
+    let journal: Arc<dyn Journal> = launched.state().journal();
+    let cut_off = cut_off(&*journal).await?;
+    let options = clawk_server::Options {
+        drain_timeout_ms: DRAIN_MS,
+        ..clawk_server::Options::default()
+    };
+    let host = Served::new(Arc::clone(&launched) as _, options);
+    let kernel = host.start(None).await?;
+    let unknown = unknown_effects(&kernel).await?;
+    let over = CancellationToken::new();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends by the token, which `Agent::close` fires"
+    )]
+    tokio::spawn(launched.control(&host)?.serve(over.clone()));
+    let blueprint = launched.blueprint();
+    let in_vain = own::denied_in_vain(&blueprint.config, &blueprint.manifest, &blueprint.workdir);
+    Ok(Agent {
+        kernel,
+        manifest: Arc::clone(&blueprint.manifest),
+        journal,
+        settings: blueprint.config.settings.clone(),
+        state_dir: launched.state().path().to_owned(),
+        notes: blueprint
+            .warning
+            .iter()
+            .chain(&in_vain)
+            .chain(&blueprint.models)
+            .cloned()
+            .chain(cut_off)
+            .chain(unknown)
+            .collect(),
+        host,
+        launched,
+        over,
+    })
+}
+
+/// Says which conversations have turns that were cut off and now go on by themselves.
+async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
+    let mut sessions: Vec<SessionId> = Vec::new();
+    for open in journal.open_messages().await? {
+        if !sessions.contains(&open.session) {
+            sessions.push(open.session);
+        }
+    }
+    Ok(sessions
+        .into_iter()
+        .map(|session| {
+            format!("a turn that was cut off goes on: session {session} (`--session` takes it up)")
+        })
+        .collect())
+}
+
+/// Says what earlier runs may have done, and how to find out.
+pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
+    const SHOWN: usize = 3;
+    let open = kernel.open_effects().await?;
+    let mut notes: Vec<String> = open
+        .iter()
+        .take(SHOWN)
+        .map(|effect| {
+            format!(
+                "`{}` of an earlier run may have been done, its outcome is unknown: {} (`clawk effects resolve` records what you find out)",
+                effect.tool, effect.request_id
+            )
+        })
+        .collect();
+    if open.len() > SHOWN {
+        notes.push(format!(
+            "and {} more: `clawk effects --unknown` lists them",
+            open.len() - SHOWN
+        ));
+    }
+    Ok(notes)
+}
+
+impl Agent {
+    /// A new session, or an earlier one: its id, or `last`.
+    pub(crate) async fn session(&self, which: Option<&str>) -> Result<Session> {
+        let id: SessionId = match which {
+            None => return Ok(self.kernel.open(Door::Cli).await?),
+            Some("last") => self.last_conversation().await?,
+            Some(id) => id
+                .parse()
+                .with_context(|| format!("`{id}` is not a valid session id; `clawk sessions` lists them"))?,
+        };
+        Ok(self.kernel.reopen(id, Door::Cli).await?)
+    }
+
+    /// The latest session that a person spoke in: every run has one of its own for its lifecycle, too.
+    async fn last_conversation(&self) -> Result<SessionId> {
+        let kinds = &["ckp.message.accepted"];
+        for row in self.journal.sessions(1000).await? {
+            let scan = clawk_kernel::ports::Scan {
+                session: Some(row.session),
+                kinds,
+                limit: 1,
+                ..Default::default()
+            };
+            if !self.journal.scan(scan).await?.is_empty() {
+                return Ok(row.session);
+            }
+        }
+        bail!("there is no earlier session in `{}`", self.state_dir.display());
+    }
+
+    /// Ends the agent in good order and gives the state directory free.
+    pub(crate) async fn close(&self, reason: &str) {
+        self.host.close(reason).await;
+        self.over.cancel();
+        self.launched.close().await;
+    }
+
+    /// Verifies a session's chain by reading it afresh.
+    pub(crate) fn proof(&self, session: SessionId) -> Result<Proof> {
+        let report = Reader::open(&self.state_dir)?.verify(Some(session))?;
+        Ok(Proof {
+            valid: report.valid,
+            events: report.event_count,
+            fault: report
+                .fault
+                .map(|fault| format!("{}: {}", fault.kind.code(), fault.detail)),
+        })
+    }
+}
