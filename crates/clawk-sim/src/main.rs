@@ -1,4 +1,5 @@
-//! `clawk-sim [--from N] [--seeds N]`: plays seeds, each twice, until one breaks something.
+//! `clawk-sim [--from N] [--seeds N]`: plays seeds, each twice, until one breaks something. `clawk-sim --tell SEED` prints the
+//! events of one.
 
 #![expect(
     clippy::print_stdout,
@@ -19,6 +20,12 @@ fn number(args: &[String], name: &str, usual: u64) -> Result<u64, String> {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == "--tell") {
+        let (played, lines) = clawk_sim::tell(number(&args, "--tell", 0).unwrap_or(0)); // silent-ok: no number is the first seed
+        lines.iter().for_each(|line| println!("{line}"));
+        println!("{played:?}");
+        return ExitCode::from(u8::from(played.is_err()));
+    }
     let wanted = number(&args, "--from", 0).and_then(|from| Ok((from, number(&args, "--seeds", 100)?)));
     let (from, seeds) = match wanted {
         Ok(wanted) => wanted,

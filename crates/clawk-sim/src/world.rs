@@ -81,6 +81,29 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
     Ok(world.report())
 }
 
+/// Plays one seed, and tells every host's events, a line each: the host, the type, the payload.
+pub fn tell(seed: u64) -> (Result<(), Broken>, Vec<String>) {
+    let mut world = World::new(seed);
+    let played = world.play();
+    let mut lines = Vec::new();
+    for (at, host) in world.hosts.iter().enumerate() {
+        let events = host.rig.journal.events().into_iter();
+        lines.extend(events.map(|event| {
+            let text = event
+                .content
+                .map(|content| String::from_utf8_lossy(&content.bytes).into_owned());
+            format!(
+                "{at} {} {} {} {}",
+                event.at.0,
+                event.kind,
+                event.payload,
+                text.unwrap_or_default()
+            )
+        }));
+    }
+    (played, lines)
+}
+
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);

@@ -22,6 +22,8 @@ impl Run<'_> {
         let all: Vec<ToolUse> = [first]
             .into_iter()
             .chain(turn.ahead().take_while(together))
+            // After a crash: what ended before a call ahead of it did is not given again.
+            .filter(|wanted| !self.early.contains_key(&wanted.id))
             .cloned()
             .collect();
         if all.len() < 2 {

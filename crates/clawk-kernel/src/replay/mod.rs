@@ -7,6 +7,7 @@ mod compare;
 pub(crate) mod facts;
 mod ports;
 mod read;
+mod said;
 mod shadow;
 mod tape;
 
@@ -37,7 +38,8 @@ use crate::testing::MemJournal;
 use crate::time::Timestamp;
 use crate::{Answer, Door, Kernel, Notice, Options, Parts, Session};
 use ports::{TapedClock, TapedMemory, TapedModel, TapedTools};
-use tape::{Answered, Input, Tapes};
+use said::Answered;
+use tape::{Input, Tapes};
 
 /// How long one message or call may take; a replay waits for nothing but itself.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::tape::{Ended, Said, Tape, Tapes};
+use super::said::{Ended, Said};
+use super::tape::{Tape, Tapes};
 use super::{Check, ToolFacts};
 use crate::call::Permit;
 use crate::error::CallError;

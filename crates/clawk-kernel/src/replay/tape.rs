@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_carp::Atlas;
 use clawk_carp::atlas::Executor;
 use clawk_manifest::model::Role;
-use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_recall::entry::Found;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
-use super::read::{content, lacking, number, payload, read, text};
+use super::read::{content, lacking, payload, read, text};
+use super::said::{Answered, Ended, Said, fault};
 use super::{AgentFacts, Shadow, ToolFacts, answer_of};
 use crate::attach::{Attached, Incoming};
 use crate::carp;
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{canonical, digest, kind};
-use crate::notice::{Answer, Question};
-use crate::ports::{Completion, FaultKind, InferRequest, Recorded, Told};
+use crate::notice::Question;
+use crate::ports::{InferRequest, Recorded};
 use crate::recall;
 use crate::recover;
 use crate::team;
@@ -236,74 +236,6 @@ impl Given {
             Input::Call { .. } => false,
         }
     }
-}
-
-/// What a model's attempt came to.
-#[derive(Debug, Clone)]
-pub(super) enum Said {
-    Completion(Box<Completion>),
-    Fault {
-        kind: FaultKind,
-        reason: String,
-        status: Option<u16>,
-        retry_after_ms: Option<u64>,
-        input_tokens: u64,
-        output_tokens: u64,
-        /// Nobody counted them.
-        estimated: bool,
-        told: Option<Told>,
-    },
-}
-
-fn fault(facts: &Map<String, Value>) -> Said {
-    let own = |key: &str| text(facts, key).unwrap_or_default();
-    Said::Fault {
-        kind: serde_json::from_value(Value::String(own("kind"))).unwrap_or(FaultKind::Rejected), // silent-ok: shows in the comparison
-        reason: own("reason"),
-        status: number(facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
-        retry_after_ms: number(facts, "retry_after_ms"),
-        input_tokens: number(facts, "input_tokens").unwrap_or(0),
-        output_tokens: number(facts, "output_tokens").unwrap_or(0),
-        estimated: facts.get("estimated") == Some(&Value::Bool(true)),
-        told: facts
-            .get("told")
-            .and_then(|told| serde_json::from_value(told.clone()).ok()), // silent-ok: as above
-    }
-}
-
-/// What a person said. No answer: the question lapsed, or was cancelled.
-#[derive(Debug, Clone)]
-pub(super) struct Answered {
-    pub(super) answer: Option<Answer>,
-    /// Later calls in the same folder, too.
-    pub(super) folder: bool,
-    pub(super) by: String,
-    pub(super) reason: Option<String>,
-    pub(super) at: Timestamp,
-}
-
-impl Answered {
-    /// Nobody has answered yet.
-    const fn nobody(at: Timestamp) -> Self {
-        Self {
-            answer: None,
-            folder: false,
-            by: String::new(),
-            reason: None,
-            at,
-        }
-    }
-}
-
-/// What a call came to, with the payload that says how it was enclosed.
-#[derive(Debug, Clone)]
-pub(super) struct Ended {
-    pub(super) outcome: Result<ToolCallResult, CallError>,
-    pub(super) payload: Map<String, Value>,
-    /// It ended before anything ran.
-    pub(super) refused: bool,
-    /// A person was asked about it.
-    pub(super) asked: bool,
 }
 
 type Key = (String, Digest);
