@@ -45,6 +45,14 @@ const { chromium } = require(parts + "/browser/node_modules/playwright-core");
     await page.press("#text", "Enter");
     await page.waitForSelector(".choices button");
     await page.screenshot({ path: shot });
+    // On a phone nothing is wider than the screen, and every button can be reached.
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.screenshot({ path: shot.replace(/\.png$/, "-phone.png") });
+    seen.phone = await page.evaluate(() => {
+      const fits = (one) => { const box = one.getBoundingClientRect(); return box.width > 0 && box.left >= 0 && box.right <= innerWidth && box.bottom <= innerHeight; };
+      return [document.documentElement.scrollWidth <= innerWidth, ...["leave", "fresh", "text", "pick"].map((id) => fits(document.getElementById(id))), fits(document.querySelector("#say button"))];
+    });
+    await page.setViewportSize({ width: 1100, height: 760 });
     seen.buttons = await page.$$eval(".choices button", (all) => all.map((button) => button.textContent));
     await page.click(".choices button:first-child");
     await page.waitForFunction(() => document.querySelectorAll(".choices").length === 0);

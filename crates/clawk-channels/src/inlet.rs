@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::adapter::{Adapter, Incoming, Out, Press};
 use crate::config::{ChannelConfig, Refuse, Respond, is_trigger};
 use crate::cursor::Cursor;
+use crate::details;
 use crate::files::Files;
 use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
@@ -271,7 +272,8 @@ impl Inlet {
             return Taken::Ignored;
         }
         let answers = self.questions.is_answer(&incoming.text);
-        let addressed = incoming.direct || incoming.mention || self.config.respond == Respond::All;
+        let asks = details::asks(&incoming.text);
+        let addressed = asks || incoming.direct || incoming.mention || self.config.respond == Respond::All;
         if !addressed && !answers {
             return Taken::Ignored;
         }
@@ -281,6 +283,10 @@ impl Inlet {
         };
         if self.answers(incoming, sender, inbound.role).await {
             self.has_answered(&incoming.ids, true);
+            return Taken::Ignored;
+        }
+        if asks {
+            self.details(incoming, sender, inbound.role).await;
             return Taken::Ignored;
         }
         let length = u64::try_from(incoming.text.chars().count()).unwrap_or(u64::MAX);
@@ -397,6 +403,46 @@ impl Inlet {
             return true;
         }
         self.questions.told(name, conversation, role, text)
+    }
+
+    /// Tells what the last turn here did, call by call, to who may know it: an admin, and whose message it was (a viewer's turn does
+    /// nothing, and others' turns are not a viewer's to look into).
+    async fn details(&self, incoming: &Incoming, sender: &str, role: Role) {
+        let (name, place) = (&self.channel.name, &incoming.conversation);
+        if !self.gate.admit_rate(sender, self.now()) {
+            self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
+                .await;
+            return;
+        }
+        let found = self
+            .kernel
+            .last_record(name, place, (sender, incoming.direct))
+            .await;
+        let text = match found {
+            Err(error) => {
+                tracing::warn!(%error, channel = %name, "a record can't be read");
+                "The record can't be read now.".to_owned()
+            }
+            Ok(None) => "Nothing was answered here yet.".to_owned(),
+            Ok(Some(record)) => {
+                let own = role >= Role::User && record.sender.as_deref() == Some(sender);
+                if role != Role::Admin && !own {
+                    self.record_refusal(
+                        place,
+                        sender,
+                        "only an admin, and whose message it was, sees a record",
+                    )
+                    .await;
+                    self.aside(
+                        place,
+                        "Only an admin, and whose message it was, may see this.".to_owned(),
+                    );
+                    return;
+                }
+                details::told(&record)
+            }
+        };
+        self.aside(place, text);
     }
 
     /// The sender's role; or what becomes of the message of somebody who is not let in.

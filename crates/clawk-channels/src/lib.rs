@@ -10,6 +10,8 @@ pub mod adapter;
 
 mod api;
 
+mod check;
+
 mod config;
 
 mod files;
@@ -55,12 +57,14 @@ mod socket;
 mod state;
 
 mod cursor;
+mod details;
 
 mod service;
 
 mod types;
 
 pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served};
+pub use check::{Finding, Grade, check};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
 pub use schedules::Wanted;

@@ -11,10 +11,10 @@ use std::time::Duration;
 use clawk_kernel::ports::{Deliver, Delivery, Outgoing};
 use clawk_kernel::time::Clock;
 use clawk_kernel::{ChannelFact, Door, Kernel, KernelError, Pairing};
-use clawk_manifest::model::{AccessControl, Channel};
+use clawk_manifest::model::{AccessControl, Channel, ChannelType, Transport};
 use clawk_proto::{MessageId, SessionId};
 use clawk_sandbox::{Launcher, Spec};
-use clawk_secrets::Resolver;
+use clawk_secrets::{Resolver, Secret};
 use futures::FutureExt as _;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adapter::{Adapter, Ended, Hook, HookReply, OutFile, Served};
+use crate::check;
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
 use crate::files::Files;
@@ -98,6 +99,8 @@ struct Inner {
     kernel: Kernel,
     clock: Arc<dyn Clock>,
     lanes: Arc<HashMap<String, Lane>>,
+    /// Secrets of channels that a listener serves: what proves that it is this agent's.
+    proofs: HashMap<String, Secret>,
     questions: Arc<Questions>,
     schedules: Arc<Schedules>,
     /// In the manifest's order.
@@ -221,7 +224,17 @@ impl Channels {
         tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
+        let hooked = channels
+            .iter()
+            .filter(|channel| channel.transport == Transport::Webhook || channel.kind == ChannelType::Web);
+        let proofs = hooked.filter_map(|channel| {
+            // silent-ok: a channel without its secret is not connected, and says so
+            let secret = parts.secrets.resolve(&channel.auth.secret_ref).ok()?;
+            Some((channel.name.clone(), secret))
+        });
+        let proofs = proofs.collect();
         Ok(Self(Arc::new(Inner {
+            proofs,
             kernel: parts.kernel,
             clock: parts.clock,
             lanes: made,
@@ -290,6 +303,10 @@ impl Channels {
         // Signatures cover the bytes as they were sent; no platform compresses them.
         if hook.headers.contains_key(http::header::CONTENT_ENCODING) {
             return HookReply::refused(415, "an encoded body is not read").into();
+        }
+        let proof = self.0.proofs.get(name);
+        if let Some(reply) = check::answer(&hook.method, &hook.query, name, proof) {
+            return reply.into();
         }
         adapter.serve(&lane.inlet, hook).await
     }

@@ -3,20 +3,21 @@
 use clawk_manifest::model::Skill;
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Caller, Calls, Permit};
+use crate::checkpoint::{self, Resumed, Saver};
 use crate::drive::Run;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::prompt;
 use crate::purse::Purse;
 use crate::skill::{self, Ceiling, Joined};
 use crate::turn::{Effect, End, Turn};
-use crate::world_model;
+use crate::world_model::{self, Planned};
 
 /// How long what a timeout cancels may take to end.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
@@ -42,7 +43,6 @@ async fn inner(
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
     let inner = cancel.child_token();
-    let turn_id = calls.clock().uuid();
     let site = world_model::Site {
         calls,
         caller,
@@ -56,25 +56,40 @@ async fn inner(
         timeout_ms,
         obtained: obtained(),
     };
-    let mut planning = Box::pin(world_model::plan(site, permit.arguments()));
-    let planned = tokio::select! {
-        planned = &mut planning => planned?,
-        () = tokio::time::sleep_until(limit) => {
-            inner.cancel();
-            let _ended = tokio::time::timeout(GRACE, planning).await; // silent-ok: as below
-            return Err(late());
+    let here = (caller.thread, &*caller.context);
+    let begun = match checkpoint::resume(calls, here, skill, &permit).await? {
+        Some(resumed) => resumed,
+        None => {
+            let mut planning = Box::pin(world_model::plan(site, permit.arguments()));
+            let planned = tokio::select! {
+                planned = &mut planning => planned?,
+                () = tokio::time::sleep_until(limit) => {
+                    inner.cancel();
+                    let _ended = tokio::time::timeout(GRACE, planning).await; // silent-ok: as below
+                    return Err(late());
+                }
+            };
+            drop(planning);
+            begin(calls, permit.arguments(), planned)
         }
     };
-    drop(planning);
-    let (planned, foretold) = match planned {
-        Some((planned, text)) => (Some(planned), format!("\n\n{text}")),
-        None => (None, String::new()),
-    };
+    let Resumed {
+        turn_id,
+        mut turn,
+        effects,
+        requests,
+        repaired,
+        first,
+        planned,
+    } = begun;
     let mut ceilings = caller.ceilings.clone();
     let own = Ceiling::of(skill, world_model::model_policy(calls, skill));
     ceilings.push(own.approved().planned(planned.as_ref()));
     let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
     base.extend(world_model::origin(calls, skill).await);
+    let saver = Saver::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
+    let mut joined = Joined::new(Arc::new(skill.clone()), calls.clock().monotonic_us(), planned);
+    joined.repaired = repaired;
     let mut run = Run {
         calls,
         thread: caller.thread.child(turn_id),
@@ -86,15 +101,11 @@ async fn inner(
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,
-        joined: vec![Joined::new(
-            Arc::new(skill.clone()),
-            calls.clock().monotonic_us(),
-            planned,
-        )],
+        joined: vec![joined],
         client: &[],
         ceilings,
         depth: caller.depth + 1,
-        requests: std::collections::BTreeMap::new(),
+        requests,
         planned: false,
         spent_out: std::sync::atomic::AtomicBool::new(false),
         offered: crate::drive::Offered::default(),
@@ -105,15 +116,10 @@ async fn inner(
         context: Arc::clone(&caller.context),
         member: caller.member.clone(),
         early: std::collections::BTreeMap::new(),
+        saver,
         cancel: &inner,
     };
-    let input = Value::Object(permit.arguments().clone());
-    let mut turn = Turn::start(
-        Vec::new(),
-        format!("Run the skill with this input: {input}{foretold}"),
-    )
-    .within(calls.bounds());
-    let mut driven = Box::pin(run.drive(&mut turn, vec![Effect::Infer]));
+    let mut driven = Box::pin(run.drive(&mut turn, effects));
     let end = tokio::select! {
         end = &mut driven => end,
         () = tokio::time::sleep_until(limit) => {
@@ -143,6 +149,25 @@ async fn inner(
         structured: Some(structured),
         obtained: obtained(),
     })
+}
+
+/// An inner turn that begins, with what its world model foretells.
+fn begin(calls: &Calls, arguments: &Map<String, Value>, planned: Option<(Planned, String)>) -> Resumed {
+    let (planned, foretold) = match planned {
+        Some((planned, text)) => (Some(planned), format!("\n\n{text}")),
+        None => (None, String::new()),
+    };
+    let input = Value::Object(arguments.clone());
+    let first = format!("Run the skill with this input: {input}{foretold}");
+    Resumed {
+        turn_id: calls.clock().uuid(),
+        turn: Turn::start(Vec::new(), first.clone()).within(calls.bounds()),
+        effects: vec![Effect::Infer],
+        requests: BTreeMap::new(),
+        repaired: false,
+        first,
+        planned,
+    }
 }
 
 /// The inner turn itself runs nothing; each inner call says what enclosed it.

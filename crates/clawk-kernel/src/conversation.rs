@@ -63,7 +63,11 @@ pub(crate) async fn open(
     Ok(state)
 }
 
-async fn known(sessions: &Sessions, key: &ConversationKey) -> Result<Option<SessionId>, KernelError> {
+/// The session of a channel's conversation; none: nothing was said in it yet.
+pub(crate) async fn known(
+    sessions: &Sessions,
+    key: &ConversationKey,
+) -> Result<Option<SessionId>, KernelError> {
     let at_hand = sessions.table.conversations().get(key).copied();
     match at_hand {
         Some(id) => Ok(Some(id)),

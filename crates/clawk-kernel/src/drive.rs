@@ -23,6 +23,7 @@ use uuid::Uuid;
 use crate::attach::Said;
 use crate::call::{Caller, Calls, Context, Rank, Request, call};
 use crate::carp::{self, Granted};
+use crate::checkpoint::Saver;
 use crate::claims;
 use crate::door::{Door, Origin};
 use crate::error::CallError;
@@ -96,6 +97,8 @@ pub(crate) struct Run<'a> {
     pub(crate) context: Arc<Context>,
     /// Whose turn it is, where that is a member of the swarm at its task.
     pub(crate) member: Option<Arc<Member>>,
+    /// Where it stands is kept after each step.
+    pub(crate) saver: Option<Saver>,
     /// Calls that ran beside the one before them, and their ends.
     pub(crate) early: BTreeMap<String, Event>,
     pub(crate) cancel: &'a CancellationToken,
@@ -118,6 +121,7 @@ impl Run<'_> {
     pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> End {
         let mut queue = VecDeque::from(effects);
         self.look_back(turn).await;
+        self.checkpoint(turn, false).await;
         while let Some(effect) = queue.pop_front() {
             let event = match effect {
                 Effect::Infer => {
@@ -149,6 +153,9 @@ impl Run<'_> {
                     };
                     self.note_stop(turn);
                     self.give_up_plan().await;
+                    if !self.calls.life.stop.is_cancelled() {
+                        self.checkpoint(turn, true).await;
+                    }
                     return end;
                 }
             };
@@ -159,9 +166,20 @@ impl Run<'_> {
                 event
             };
             queue.extend(turn.step(event));
+            self.checkpoint(turn, false).await;
             self.joined.iter_mut().for_each(|joined| joined.begin(turn));
         }
         End::Failed("the turn ended without an end".to_owned())
+    }
+
+    /// Keeps where the task stands. One that can't be kept is on record as a warning, and the task goes on.
+    async fn checkpoint(&mut self, turn: &Turn, done: bool) {
+        let Some(saver) = &mut self.saver else { return };
+        let site = (self.thread, &*self.context);
+        if let Err(error) = saver.save(self.calls, site, turn, done).await {
+            let text = format!("a checkpoint could not be kept: {error}");
+            self.notices.send(Notice::Warned(text)).await;
+        }
     }
 
     /// What ended the turn.
@@ -642,6 +660,12 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             taint: Vec::new(),
             origin: Some(origin.clone()),
         }),
+        saver: Saver::of_turn(
+            calls,
+            message.0,
+            state.member.as_ref().map(|member| member.task.as_str()),
+            &turn,
+        ),
         member: state.member.clone(),
         early,
         cancel,

@@ -15,6 +15,7 @@ mod agent;
 mod attach;
 pub mod carp;
 mod catalog;
+mod checkpoint;
 mod claims;
 mod client_tool;
 mod compaction;

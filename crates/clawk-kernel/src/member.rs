@@ -6,6 +6,7 @@ use clawk_manifest::model::{Autonomy, Identity};
 use clawk_swarm::coord::{Kind, TaskId};
 
 use crate::error::CallError;
+use crate::ports::Elsewhere;
 
 /// What kept a member from answering.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub(crate) struct Member {
     /// Reports that it reads before its next inference.
     pub(crate) heard: Mutex<Vec<String>>,
     pub(crate) trouble: Mutex<Option<Trouble>>,
+    /// Asked before each effect, where another host may be given the same task; with its run.
+    pub(crate) claim: Option<(Arc<dyn Elsewhere>, TaskId)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,6 +77,23 @@ impl Member {
         if !matches!(*known, Some(Trouble::Effects(_))) {
             *known = Some(trouble);
         }
+    }
+
+    /// Completes when an effect of its task may begin on this host.
+    ///
+    /// # Errors
+    /// It may not: another host has the task. Nothing of it counts here any more.
+    pub(crate) async fn may_begin(&self, tool: &str) -> Result<(), CallError> {
+        let Some((there, run)) = &self.claim else {
+            return Ok(());
+        };
+        there.may_begin(run).await.map_err(|reason| {
+            self.note(Trouble::Effects(reason.clone()));
+            CallError::Unavailable {
+                tool: tool.to_owned(),
+                reason,
+            }
+        })
     }
 
     /// Remembers that a call may have been done.

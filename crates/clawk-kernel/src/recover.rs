@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::attach::Said;
 use crate::call::Calls;
+use crate::checkpoint;
 use crate::compaction::{self, Replaced};
 use crate::door::Origin;
 use crate::error::CallError;
@@ -161,6 +162,50 @@ pub(crate) async fn rebuild_until(
     Ok(fold(calls, session, Some(at)).await?.end(calls))
 }
 
+/// A composite tool's inner turn, as the journal has it.
+pub(crate) struct InnerTurn {
+    pub(crate) open: OpenTurn,
+    /// The model was asked once more for the skill's result.
+    pub(crate) repaired: bool,
+}
+
+/// Folds the events of an inner turn, which answers `first`; `None`: what its model said is erased.
+pub(crate) async fn rebuild_inner(
+    calls: &Calls,
+    session: SessionId,
+    turn: Uuid,
+    first: &str,
+) -> Result<Option<InnerTurn>, JournalError> {
+    let said = Said {
+        text: first.to_owned(),
+        images: Vec::new(),
+    };
+    let nobody = Origin::recorded(Default::default());
+    let mut fold = Fold {
+        running: Some(begin(calls, Vec::new(), (MessageId(turn), nobody), said)),
+        ..Fold::default()
+    };
+    let (mut erased, mut repaired) = (false, false);
+    let scan = Scan {
+        session: Some(session),
+        with_content: true,
+        ..Scan::default()
+    };
+    calls
+        .scribe
+        .each(scan, |event| {
+            if fields(event).turn == Some(turn) {
+                erased |= event.kind == kind::PROVIDER_COMPLETED && event.content.is_none();
+                repaired |= event.kind == kind::SKILL_REPAIRED;
+                fold.see(calls, event);
+            }
+        })
+        .await?;
+    calls.cuts.add(session, std::mem::take(&mut fold.cuts));
+    let open = fold.end(calls).open.into_iter().next();
+    Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
+}
+
 type Forked = (Option<Uuid>, Origin);
 
 /// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
@@ -268,8 +313,13 @@ impl Fold {
                     .as_ref()
                     .and_then(|c| serde_json::from_slice::<Completion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
                 if let Some(completion) = completion {
+                    let kept = checkpoint::store(&calls.manifest).is_some();
                     self.with(calls, found.turn, |open| {
-                        open.effects = open.turn.step(Event::Inferred(completion))
+                        open.effects = open.turn.step(Event::Inferred(completion));
+                        // A task with checkpoints may be interrupted as often as it gets further in between.
+                        if kept {
+                            open.resumes = 0;
+                        }
                     });
                 }
             }

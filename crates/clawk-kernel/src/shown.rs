@@ -169,6 +169,32 @@ pub(crate) async fn of(
     }
 }
 
+/// The record of the last turn of a session that ended.
+///
+/// # Errors
+/// The journal can't be read.
+pub(crate) async fn last(
+    journal: &dyn Journal,
+    session: SessionId,
+) -> Result<Option<TurnRecord>, JournalError> {
+    let (mut fold, mut found) = (Fold::default(), None);
+    let mut scan = Scan {
+        session: Some(session),
+        kinds: KINDS,
+        ..Scan::default()
+    };
+    loop {
+        let page = journal.scan(scan.clone()).await?;
+        let Some(last) = page.last() else {
+            return Ok(found);
+        };
+        scan.after_row = last.row;
+        for event in &page {
+            found = fold.see(event).or(found);
+        }
+    }
+}
+
 /// What a turn that is about to end did, by the record so far.
 pub(crate) async fn of_turn(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) -> Option<Shown> {
     let called = turn

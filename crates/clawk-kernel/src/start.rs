@@ -1,5 +1,6 @@
 //! From parts to READY: what can't be served is refused, what a crash left is taken up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -12,6 +13,7 @@ use crate::agent::{Agent, Parts};
 use crate::call::{self, Calls, Desk};
 use crate::carp::{self, Atlases, Carp};
 use crate::catalog::Catalog;
+use crate::checkpoint::{self, Interrupted};
 use crate::composite;
 use crate::dedup::Dedup;
 use crate::door::Door;
@@ -74,7 +76,10 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
                 "inferences of the last run have no known cost; they are settled at what was set aside"
             );
         }
-        let unknown = recover::report_unknown(scribe, &calls.catalog, row).await?;
+        let open = open_turns(&agent).await?;
+        let resumable = |turn: &uuid::Uuid| open.contains(turn);
+        let (unknown, interrupted) = recover::report_unknown(scribe, &calls.catalog, row, &resumable).await?;
+        calls.interrupted.add(interrupted);
         if unknown > 0 {
             tracing::warn!(
                 unknown,
@@ -286,6 +291,7 @@ fn calls(
         shown: options.shown,
         memories,
         planning: options.planning,
+        interrupted: Interrupted::default(),
         taped: options.swarm.taped,
     }
 }
@@ -322,6 +328,15 @@ fn above(
         memories,
         outbox,
     }
+}
+
+/// Turns that will be taken up again, and whose composite calls go on where checkpoints are kept.
+async fn open_turns(agent: &Agent) -> Result<BTreeSet<uuid::Uuid>, StartError> {
+    if checkpoint::store(&agent.manifest).is_none() {
+        return Ok(BTreeSet::new());
+    }
+    let open = agent.scribe.journal().open_messages().await?;
+    Ok(open.into_iter().map(|open| open.message.0).collect())
 }
 
 /// Who comes in by a session that goes on by itself: the door of the message that is answered first. Each turn has the

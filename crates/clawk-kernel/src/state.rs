@@ -114,4 +114,11 @@ impl Table {
         let open = self.open().get(&session).map(|state| state.door.role());
         open.unwrap_or(Role::Viewer)
     }
+
+    /// The session is a peer's: the swarm's bus, or a member.
+    pub(crate) fn is_peers(&self, session: SessionId) -> bool {
+        let open = self.open();
+        let state = open.get(&session);
+        state.is_some_and(|state| matches!(state.door, Door::Peer { .. }))
+    }
 }

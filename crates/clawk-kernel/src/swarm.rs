@@ -245,6 +245,7 @@ pub(crate) async fn delegate(
     let origin = Origin {
         autonomy: limits.and_then(elsewhere::autonomy),
         from_afar: params.context.report_token.is_some() || limits.is_some(),
+        by_bus: peers.sessions.table.is_peers(session),
         ..Origin::own(session, role)
     };
     if !team.look(|coord| coord.has_ended(&params.task_id)) {

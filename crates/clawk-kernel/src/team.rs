@@ -43,6 +43,9 @@ pub(crate) struct Origin {
     /// Another host gave it: it is worked on here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) from_afar: bool,
+    /// It came out of the swarm's bus: if this host is cut off, another one is given it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) by_bus: bool,
 }
 
 /// A role by its word.
@@ -70,6 +73,7 @@ impl Origin {
             role: RoleWord(role),
             autonomy: None,
             from_afar: false,
+            by_bus: false,
         }
     }
 
@@ -80,6 +84,7 @@ impl Origin {
             role: RoleWord(Role::Viewer),
             autonomy: Some(Autonomy::Observer),
             from_afar: true,
+            by_bus: true,
         }) // silent-ok: ours always reads
     }
 

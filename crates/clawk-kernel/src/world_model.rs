@@ -112,6 +112,8 @@ pub(crate) struct Planned {
     pub(crate) planned_hash: Digest,
     /// Thousandths.
     pub(crate) risk_permille: Option<u64>,
+    /// The same as the model told it, before it was raised.
+    pub(crate) told_permille: Option<u64>,
     /// Tools, in order.
     pub(crate) steps: Vec<String>,
     /// Tokens that were foretold.
@@ -375,6 +377,10 @@ async fn candidates(
     };
     let mut found = candidate::read(&said, rules.limits.candidates).ok_or(Trouble::Failed("garbage"))?;
     for one in &mut found {
+        // What the agent's own model says of its proposals is not the world model's word.
+        if paradigm == Paradigm::Simulator {
+            one.forget();
+        }
         let lacks = one.lacks(rules).is_some();
         let simulated = match paradigm {
             Paradigm::Simulator => one.fits(rules).is_none(),
@@ -437,6 +443,7 @@ fn record(
         risk_permille: chosen.and_then(|one| one.risk_permille),
         steps: chosen.map(Weighed::tools).unwrap_or_default(),
         tokens: chosen.and_then(Weighed::tokens),
+        told_permille: chosen.and_then(|one| one.told_permille),
         world_model: model.name.clone(),
     };
     let payload = WorldModelPlanned {

@@ -19,7 +19,7 @@ pub struct Leaf<'a> {
     pub value: LeafValue<'a>,
 }
 
-/// What a leaf holds, as far as a judge may ask.
+/// The value of a leaf of a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeafValue<'a> {
     /// A word of a closed set; a word that the set lacks is an error of its own, and no leaf.
@@ -32,7 +32,7 @@ pub enum LeafValue<'a> {
     Other,
 }
 
-/// What a runtime has to say of a leaf.
+/// A remark of the runtime about a leaf: a warning or a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
     /// An error refuses the manifest.

@@ -20,7 +20,7 @@ use crate::rules::whole::Whole;
 use crate::shape::spec_of;
 use crate::tree::{Node, members};
 
-/// How files are found.
+/// Options for finding the files of a manifest.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// References may leave the manifest's directory (R9).
@@ -31,7 +31,7 @@ pub struct LoadOptions {
     pub judge: Option<Judge>,
 }
 
-/// How a manifest from the wire is read (R3).
+/// Options for a manifest that arrives over the wire (R3).
 #[derive(Debug, Clone, Default)]
 pub struct WireOptions {
     /// The directory in which file references begin; without it, they are refused.

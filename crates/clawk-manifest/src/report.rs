@@ -7,7 +7,7 @@ use crate::load::Loaded;
 use crate::model::{ConformanceLevel, MissingForNext};
 use crate::tree::Node;
 
-/// What a document says of itself; nothing of it steers an agent.
+/// The description of a document. It has no effect on an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct About {
     /// `metadata.name`.
@@ -45,7 +45,7 @@ impl About {
     }
 }
 
-/// What a validation found.
+/// The result of a validation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Whether there is no error.

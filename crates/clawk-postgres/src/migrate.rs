@@ -7,7 +7,7 @@ use crate::error::Failure;
 const LOCK: i64 = 0x0063_6c61_776b;
 
 /// Each step once, in order; a step that was released is never changed.
-const STEPS: [&str; 2] = [MEMORY, STATE];
+const STEPS: [&str; 3] = [MEMORY, STATE, SEALED];
 
 /// Memory: parts, entries with their words, vectors, and what compaction set aside.
 const MEMORY: &str = "
@@ -86,6 +86,14 @@ CREATE TABLE heads (
   size bigint PRIMARY KEY, root bytea NOT NULL, peaks bytea NOT NULL, at bigint NOT NULL, lines text NOT NULL);
 CREATE TABLE deliveries (place text PRIMARY KEY, size bigint NOT NULL, failures bigint NOT NULL, error bytea);
 CREATE TABLE marks (name text PRIMARY KEY, value bigint NOT NULL);
+";
+
+/// Encrypted stores: their vectors are bytes, their keys have proofs; and a count of what came back or went, for indexes in memory.
+const SEALED: &str = "
+ALTER TABLE memory_vectors ALTER COLUMN vector DROP NOT NULL;
+ALTER TABLE memory_vectors ADD COLUMN sealed bytea;
+ALTER TABLE memory_parts ADD COLUMN changed bigint NOT NULL DEFAULT 0;
+CREATE TABLE memory_seals (agent text NOT NULL, store text NOT NULL, proof bytea NOT NULL, PRIMARY KEY (agent, store));
 ";
 
 /// What the server can do beyond plain SQL.

@@ -1,5 +1,7 @@
 //! What compaction does, for every back end: how many entries stay, and what stands for the others.
 
+use std::collections::HashMap;
+
 use clawk_manifest::model::{
     CompactionStrategy, Consolidation, ForgettingStrategy, SearchStrategy, Store, StoreType,
 };
@@ -149,6 +151,34 @@ pub fn goes(store: &Store, entries: u64) -> u64 {
     }
 }
 
+/// `lifecycle.consolidation: merge`: of entries that say the same, the newest stays.
+#[must_use]
+pub fn merges(store: &Store) -> bool {
+    let consolidation = store
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.consolidation);
+    consolidation == Some(Consolidation::Merge) && !by_key(store.kind)
+}
+
+/// Of these entries, the oldest first, those of which a later one says the same: the same words in the same order, whatever their
+/// case, accents and punctuation; of the same conversation, and no less trusted. They are set aside, each for itself.
+#[must_use]
+pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a Hit)>) -> Vec<T> {
+    let mut newest: HashMap<(String, &str, bool), T> = HashMap::new();
+    let mut again = Vec::new();
+    for (name, hit) in entries {
+        let text = words::text_of(&hit.entry.content, None);
+        let said: Vec<String> = words::words(&text).collect();
+        if said.is_empty() {
+            continue;
+        }
+        let same = (said.join(" "), hit.mark.whose.as_str(), hit.mark.untrusted);
+        again.extend(newest.insert(same, name));
+    }
+    again
+}
+
 /// The entry that stands for these, the oldest first: the given summary if it is of exactly them, and else the beginning of
 /// each. It lists what it replaces. `at`: now, RFC 3339.
 #[must_use]
@@ -225,6 +255,36 @@ mod tests {
         members.insert("name".to_owned(), json!("s"));
         members.insert("type".to_owned(), json!("semantic"));
         serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn what_was_said_again_is_found_and_nothing_else() {
+        let hit = |text: &str, whose: &str, untrusted: bool| Hit {
+            entry: clawk_proto::method::MemoryEntry {
+                id: String::new(),
+                key: None,
+                content: json!(text),
+                metadata: None,
+                timestamp: None,
+                score: None,
+            },
+            mark: Mark {
+                whose: whose.to_owned(),
+                untrusted,
+                ..Mark::default()
+            },
+        };
+        let all = [
+            hit("The lamp is green.", "", false),
+            hit("the LAMP is green", "", false),
+            hit("The lamp is not green.", "", false),
+            hit("The lamp is green!", "other", false),
+            hit("The lamp is green", "", true),
+            hit("...", "", false),
+            hit("...", "", false),
+            hit("the lamp is green", "", false),
+        ];
+        assert_eq!(said_again(all.iter().enumerate()), [0, 1]);
     }
 
     #[test]

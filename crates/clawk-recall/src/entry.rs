@@ -79,6 +79,23 @@ impl New {
     }
 }
 
+/// Whether so many bytes more fit a store that holds `there` bytes: `max_size_mb`, of all its scopes together.
+///
+/// # Errors
+/// They do not; how much there is, and what would mend it.
+pub fn room(store: &Store, there: u64, more: u64) -> Result<(), String> {
+    let Some(limit_mb) = store.max_size_mb else {
+        return Ok(());
+    };
+    if there.saturating_add(more) <= limit_mb.saturating_mul(1024 * 1024) {
+        return Ok(());
+    }
+    Err(format!(
+        "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); forget or compact something",
+        store.name
+    ))
+}
+
 /// An entry that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hit {

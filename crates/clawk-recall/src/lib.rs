@@ -1,7 +1,8 @@
 //! Finding what was remembered: by words, by meaning, by both.
 //!
-//! *Owns:* the static embedding table, packed vectors and their exact scan, the words of a text, a word index in memory, fusion.
-//! *Depends on:* the wire types of entries; what a manifest says of a store; Unicode tables.
+//! *Owns:* the static embedding table, packed vectors and their exact scan, the words of a text, a word index in memory, fusion,
+//! what every store does alike: limits, compaction rules, encryption of entries.
+//! *Depends on:* the wire types of entries; what a manifest says of a store; Unicode tables; a cipher.
 //! *Must not know:* stores, files, the kernel.
 //! *Start reading at:* [`fuse`], then [`packed`], then [`table`].
 
@@ -11,6 +12,7 @@ pub mod fuse;
 pub mod index;
 pub mod packed;
 mod pieces;
+pub mod seal;
 pub mod table;
 pub mod way;
 pub mod words;

@@ -47,6 +47,8 @@ pub struct FolderOptions {
     pub role: Role,
     /// Where sessions are kept over a restart: a folder below the state directory.
     pub kept: PathBuf,
+    /// Seals the answers that are kept, where the agent's stores are encrypted.
+    pub vault: Option<clawk_recall::seal::Vault>,
     /// Files that the archive holds at most; the oldest go. 0: none is kept.
     pub archived_files: usize,
 }
@@ -111,7 +113,13 @@ impl Folder {
                 return Err(FolderError::Open(part));
             }
         }
-        let guests = Guests::new(host, "dir", options.role, options.kept.clone()).map_err(failed)?;
+        let guests = Guests::new(
+            host,
+            "dir",
+            options.role,
+            (options.kept.clone(), options.vault.clone()),
+        )
+        .map_err(failed)?;
         Ok(Self(Arc::new(Inner {
             inbox: folder.join(INBOX),
             outbox: folder.join(OUTBOX),

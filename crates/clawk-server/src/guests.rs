@@ -18,6 +18,7 @@ use clawk_kernel::Role;
 use clawk_proto::method::Method;
 use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error};
 use clawk_proto::{ErrorCode, RpcError};
+use clawk_recall::seal::Vault;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -118,9 +119,18 @@ impl Guests {
     ///
     /// # Errors
     /// The folder can't be made.
-    pub(crate) fn new(host: Host, door: &'static str, role: Role, kept: PathBuf) -> io::Result<Self> {
+    pub(crate) fn new(
+        host: Host,
+        door: &'static str,
+        role: Role,
+        (kept, vault): (PathBuf, Option<Vault>),
+    ) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
-        let answers = Answers::open(kept.join(format!("{door}-answers")), host.options().clock.now())?;
+        let answers = Answers::open(
+            kept.join(format!("{door}-answers")),
+            host.options().clock.now(),
+            vault,
+        )?;
         Ok(Self(Arc::new(Inner {
             answers,
             host,

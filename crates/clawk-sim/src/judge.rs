@@ -6,7 +6,7 @@ use std::fmt;
 use clawk_kernel::kind;
 use serde_json::Value;
 
-use crate::host::{Host, RUN_TOKENS};
+use crate::host::{FORBIDDEN, Host, RUN_TOKENS};
 use crate::world::{FORGED, World};
 
 /// What must hold.
@@ -16,8 +16,14 @@ pub enum Invariant {
     EveryTaskEnds,
     /// A task is reported once, and a run ends once.
     ReportedOnce,
-    /// No host does an effect twice.
+    /// No effect is done twice, by whichever hosts.
     NoEffectTwice,
+    /// No effect begins before its decision is durable.
+    DecidedFirst,
+    /// What a rule denies never runs.
+    DeniedNeverRuns,
+    /// Every message that was taken is answered or dead at the end.
+    EveryMessageEnds,
     /// A run uses no more than its purse holds.
     PurseHolds,
     /// Only who has the task reports it.
@@ -82,14 +88,17 @@ fn ended(world: &World) -> BTreeMap<String, usize> {
 /// Every task has ended at the leader.
 pub(crate) fn all_ended(world: &World) -> bool {
     let ended = ended(world);
-    world
-        .tasks
-        .iter()
-        .all(|(task, _)| ended.contains_key(task.as_str()))
+    let closed = |host: &Host| host.rig.journal.inbox().iter().all(|(_, end)| end.is_some());
+    let tasks = world.tasks.iter();
+    world.hosts.iter().all(closed)
+        && tasks
+            .map(|(task, _)| task)
+            .all(|task| ended.contains_key(task.as_str()))
 }
 
 /// What holds at any time.
 pub(crate) fn always(world: &World) -> Result<(), Broken> {
+    once(world)?;
     for (at, host) in world.hosts.iter().enumerate() {
         let verified = clawk_trace::verify_events(host.rig.journal.trace());
         if !verified.valid {
@@ -113,15 +122,13 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
                 format!("host {at}: {what} {times} times"),
             );
         }
-        let mut effects: BTreeMap<String, usize> = BTreeMap::new();
-        for (_, arguments) in host.rig.runner.runs() {
-            let arguments = Value::Object(arguments).to_string();
-            *effects.entry(arguments).or_default() += 1;
+        if let Some(what) = host.early().first() {
+            return broken(Invariant::DecidedFirst, format!("host {at}: {what}"));
         }
-        if let Some((what, times)) = effects.iter().find(|(_, times)| **times > 1) {
+        if let Some((run, tokens)) = host.most_used().filter(|(_, tokens)| *tokens > RUN_TOKENS) {
             return broken(
-                Invariant::NoEffectTwice,
-                format!("host {at}: {what} {times} times"),
+                Invariant::PurseHolds,
+                format!("host {at}: models used {tokens} tokens for `{run}`"),
             );
         }
         let forged = host.rig.journal.events().into_iter().any(|event| {
@@ -141,12 +148,38 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
+/// What no two runs of tools may be, on all hosts together.
+fn once(world: &World) -> Result<(), Broken> {
+    let mut effects: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, host) in world.hosts.iter().enumerate() {
+        for (tool, arguments) in host.rig.runner.runs() {
+            if tool == FORBIDDEN {
+                return broken(Invariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
+            }
+            let arguments = Value::Object(arguments).to_string();
+            effects.entry(arguments).or_default().push(at);
+        }
+    }
+    match effects.iter().find(|(_, hosts)| hosts.len() > 1) {
+        Some((what, hosts)) => broken(Invariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
+        None => Ok(()),
+    }
+}
+
 /// What holds once the faults are over and there was time enough.
 pub(crate) fn at_the_end(world: &World) -> Result<(), Broken> {
     let ended = ended(world);
     for (task, text) in &world.tasks {
         if !ended.contains_key(task.as_str()) {
             return broken(Invariant::EveryTaskEnds, format!("`{text}` has not"));
+        }
+    }
+    for (at, host) in world.hosts.iter().enumerate() {
+        if let Some((message, _)) = host.rig.journal.inbox().iter().find(|(_, end)| end.is_none()) {
+            return broken(
+                Invariant::EveryMessageEnds,
+                format!("host {at}: {message} is open"),
+            );
         }
     }
     Ok(())

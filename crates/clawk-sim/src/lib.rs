@@ -1,5 +1,6 @@
 //! Deterministic simulation of a swarm over hosts: real kernels on journals in memory, a network that delays, repeats and loses,
-//! crashes at any step, forged reports, and one seed for all of it. The same seed gives the same bytes.
+//! crashes at any step, hosts that are cut off, slow disks, clocks that run apart and are set, forged reports, and one seed for all
+//! of it. The same seed gives the same bytes.
 //!
 //! *Owns:* the simulated world and what must hold in it.
 //! *Depends on:* the kernel with its testing parts, manifest, proto, trace.
@@ -7,13 +8,15 @@
 //! *Start reading at:* [`run`], then [`World`], then [`Invariant`].
 //!
 //! What is not simulated: SQLite and PostgreSQL (the journal is the testing one), brokers (the network behaves as one that delivers at
-//! least once), HTTP and the sandbox. A crash loses a host's tasks and memory at the next step's end; what its journal has taken stays.
+//! least once and gives a task away after a silence), HTTP and the sandbox. A crash loses a host's tasks and memory at the next step's
+//! end, and what a slow disk has not committed; what its journal has committed stays.
 
 #![expect(
     clippy::expect_used,
     reason = "a simulation that can't go on should fail loudly"
 )]
 
+mod board;
 mod host;
 mod judge;
 mod net;

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         }
     };
     let (mut crashes, mut repeated, mut effects, mut events) = (0, 0, 0, 0);
+    let (mut cuts, mut jumps, mut slow) = (0, 0, 0);
     for seed in from..from.saturating_add(seeds) {
         let once = clawk_sim::run(seed);
         match (&once, clawk_sim::run(seed)) {
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
                 repeated += first.repeated;
                 effects += first.effects;
                 events += first.events;
+                cuts += first.cuts;
+                jumps += first.jumps;
+                slow += first.slow;
             }
             (Err(broken), _) => {
                 eprintln!("seed {seed}: {broken}");
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{seeds} seeds, each twice: {crashes} crashes, {repeated} repeated messages, {effects} effects, {events} events; nothing broke"
+        "{seeds} seeds, each twice: {crashes} crashes, {cuts} cuts, {jumps} clocks set, {slow} slow disks, {repeated} repeated messages, {effects} effects, {events} events; nothing broke"
     );
     ExitCode::SUCCESS
 }

@@ -3,19 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_kernel::ports::Elsewhere;
 use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateContext, DelegateParams, ReportParams, Task, TaskStatus};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::host::Host;
+use crate::board::{Board, Seat};
+use crate::host::{Disk, Host};
 use crate::judge::{self, Broken};
 use crate::net::{Bus, Net, Packet};
 use crate::rng::Rng;
 
 /// Steps before the faults end, and before everything must have ended.
 const FAULTY: usize = 400;
-const STEPS: usize = 6_000;
+const STEPS: usize = 8_000;
+/// What passes in the world with a step, milliseconds.
+const STEP_MS: u64 = 10;
 /// What a forged report says.
 pub(crate) const FORGED: &str = "forged";
 
@@ -28,6 +32,12 @@ pub struct Report {
     pub crashes: usize,
     /// Messages that were delivered more than once.
     pub repeated: usize,
+    /// Times that a host was cut off.
+    pub cuts: usize,
+    /// Times that a host's clock was set.
+    pub jumps: usize,
+    /// Hosts with a slow disk.
+    pub slow: usize,
     /// Effects that tools did, on all hosts.
     pub effects: usize,
     /// Events in all journals.
@@ -39,10 +49,16 @@ pub struct World {
     rng: Rng,
     pub(crate) hosts: Vec<Host>,
     net: Net,
+    board: Board,
+    /// Reports that a worker has not put into the bus yet; a crash loses them.
+    leaving: Vec<Net>,
     pub(crate) tasks: Vec<(RequestId, String)>,
     given: BTreeMap<usize, bool>,
     crashes: usize,
     repeated: usize,
+    cuts: usize,
+    jumps: usize,
+    slow: usize,
 }
 
 impl std::fmt::Debug for World {
@@ -68,20 +84,43 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let net = Net::default();
-        let bus = Arc::new(Bus(net.clone()));
-        let workers = 1 + rng.below(2);
+        let (net, board) = (Net::default(), Board::default());
+        let workers = 1 + rng.below(3);
         let tasks = 1 + rng.below(4);
-        let mut hosts = vec![Host::new(0, Some(bus))];
-        hosts.extend((1..=workers).map(|at| Host::new(u8::try_from(at).unwrap_or(1), None)));
+        let mut slow = 0;
+        let hosts: Vec<Host> = (0..=workers)
+            .map(|at| {
+                let disk = if rng.one_in(2) { Disk::Slow } else { Disk::Fast };
+                slow += usize::from(disk == Disk::Slow);
+                let drift = i64::try_from(rng.below(400)).unwrap_or(0) - 200;
+                let side: Arc<dyn Elsewhere> = match at {
+                    0 => Arc::new(Bus(net.clone())),
+                    host => Arc::new(Seat {
+                        host,
+                        board: board.clone(),
+                    }),
+                };
+                Host::new(u8::try_from(at).unwrap_or(1), side, disk, drift)
+            })
+            .collect();
+        let named = |rng: &mut Rng, n: usize| {
+            // Some are for the whole swarm: the head gives them to its workers in parts.
+            let word = if rng.one_in(3) { "team" } else { "task" };
+            (id(1, n), format!("{word} {n}"))
+        };
         Self {
+            tasks: (0..tasks).map(|n| named(&mut rng, n)).collect(),
+            leaving: hosts.iter().map(|_| Net::default()).collect(),
             rng,
             hosts,
             net,
-            tasks: (0..tasks).map(|n| (id(1, n), format!("task {n}"))).collect(),
+            board,
             given: BTreeMap::new(),
             crashes: 0,
             repeated: 0,
+            cuts: 0,
+            jumps: 0,
+            slow,
         }
     }
 
@@ -91,15 +130,10 @@ impl World {
         }
         for step in 0..STEPS {
             let faulty = step < FAULTY;
+            self.board.pass(STEP_MS);
             let at = self.rng.below(self.hosts.len());
-            if self.hosts.get(at).is_some_and(|host| host.running().is_none()) {
-                if !faulty || self.rng.one_in(4) {
-                    self.start(at);
-                }
-            } else if faulty && self.rng.one_in(40) {
-                self.crash(at);
-            }
-            self.work(at);
+            self.befall(at, faulty);
+            self.work(at, faulty);
             if self.rng.one_in(3) {
                 self.give();
             }
@@ -109,12 +143,39 @@ impl World {
             if step % 50 == 0 {
                 judge::always(self)?;
             }
-            if !faulty && judge::all_ended(self) {
+            if !faulty && step % 10 == 0 && judge::all_ended(self) {
                 break;
             }
         }
         judge::always(self)?;
         judge::at_the_end(self)
+    }
+
+    /// What happens to a host before it works: it starts, crashes, is cut off or returns, its clock is set.
+    fn befall(&mut self, at: usize, faulty: bool) {
+        let runs = self.hosts.get(at).is_some_and(|host| host.running().is_some());
+        if !runs {
+            if !faulty || self.rng.one_in(4) {
+                self.start(at);
+            }
+        } else if faulty && self.rng.one_in(40) {
+            self.crash(at);
+        }
+        if self.board.is_cut(at) {
+            if !faulty || self.rng.one_in(30) {
+                self.board.cut(at, false);
+            }
+        } else if faulty && self.rng.one_in(60) {
+            self.cuts += 1;
+            self.board.cut(at, true);
+        }
+        if faulty && self.rng.one_in(80) {
+            self.jumps += 1;
+            let ms = i64::try_from(self.rng.below(7_200_000)).unwrap_or(0) - 3_600_000;
+            if let Some(host) = self.hosts.get(at) {
+                host.jump(ms);
+            }
+        }
     }
 
     fn start(&mut self, at: usize) {
@@ -132,43 +193,55 @@ impl World {
         if let Some(host) = self.hosts.get_mut(at) {
             host.crash();
         }
+        if let Some(leaving) = self.leaving.get(at) {
+            leaving.clear();
+        }
     }
 
-    fn work(&mut self, at: usize) {
+    fn work(&mut self, at: usize, faulty: bool) {
         let turns = self.rng.below(30);
         let pass_ms = if self.rng.one_in(4) { 20 } else { 0 };
+        let commits = if faulty { self.rng.below(3) } else { 8 };
         if let Some(host) = self.hosts.get(at) {
-            host.work(turns, pass_ms);
+            host.work(turns, pass_ms, commits);
+            if host.running().is_some() {
+                self.board.sign(at);
+            }
+        }
+        let Some(leaving) = self.leaving.get(at).filter(|_| !self.board.is_cut(at)) else {
+            return;
+        };
+        while let Some(packet) = leaving.first() {
+            self.net.send(packet);
         }
     }
 
     /// The driver gives the next task that the leader has not acknowledged since its start.
     fn give(&mut self) {
         let next = (0..self.tasks.len()).find(|n| !self.given.contains_key(n));
-        let Some((n, leader)) = next.zip(self.hosts.first().and_then(Host::running)) else {
+        let Some((n, leader)) = next.zip(self.hosts.first()) else {
             return;
         };
-        let Some((task_id, text)) = self.tasks.get(n).cloned() else {
+        let Some((running, (task_id, text))) = leader.running().zip(self.tasks.get(n).cloned()) else {
             return;
         };
         let params = DelegateParams {
             task_id,
+            context: DelegateContext {
+                request_id: id(2, n),
+                swarm: "team".to_owned(),
+                member: text.starts_with("task").then(|| "hand".to_owned()),
+                report_token: None,
+                limits: None,
+            },
             task: Task {
                 description: text,
                 input: None,
             },
-            context: DelegateContext {
-                request_id: id(2, n),
-                swarm: "team".to_owned(),
-                member: Some("hand".to_owned()),
-                report_token: None,
-                limits: None,
-            },
         };
-        let taken = leader
-            .runtime
-            .block_on(leader.kernel.delegate(leader.session, params));
-        if taken.is_ok() {
+        let (kernel, session) = (running.kernel.clone(), running.session);
+        let taken = leader.ask(async move { kernel.delegate(session, params).await });
+        if taken.is_some_and(|taken| taken.is_ok()) {
             self.given.insert(n, true);
         }
     }
@@ -200,35 +273,35 @@ impl World {
         }
     }
 
-    /// A worker takes a task; it tells the end of it by the network.
+    /// A worker takes a task, or is given it again; it tells the end of it by the network.
     fn give_worker(&mut self, params: DelegateParams, faulty: bool) -> bool {
-        // Who has taken a task gets it again, unless it is given to another one after a crash.
-        let first = usize::from(
-            Sha256::digest(params.task_id.as_str())
-                .first()
-                .copied()
-                .unwrap_or(0),
-        );
         let workers = self.hosts.len().saturating_sub(1).max(1);
-        let moved = usize::from(faulty && self.rng.one_in(16));
-        let at = 1 + (first + moved) % workers;
-        let Some(worker) = self.hosts.get(at).and_then(Host::running) else {
+        let asking = 1 + self.rng.below(workers);
+        let Some(at) = self.board.take(params.task_id.as_str(), asking) else {
             return false;
         };
-        let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
-        let (kernel, net) = (worker.kernel.clone(), self.net.clone());
-        let taken = worker
-            .runtime
-            .block_on(worker.kernel.delegate(worker.session, params.clone()));
-        if taken.is_err() {
+        if self.board.is_cut(at) || (faulty && self.rng.one_in(8)) {
             return false;
         }
-        worker.runtime.spawn(async move {
+        let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
+        let Some((worker, leaving)) = self.hosts.get(at).zip(self.leaving.get(at)) else {
+            return false;
+        };
+        let Some(running) = worker.running() else {
+            return false;
+        };
+        let (kernel, session, leaving) = (running.kernel.clone(), running.session, leaving.clone());
+        let taken = worker.ask(async move { kernel.delegate(session, params).await });
+        if taken.is_none_or(|taken| taken.is_err()) {
+            return false;
+        }
+        let kernel = running.kernel.clone();
+        running.runtime.spawn(async move {
+            // None: it crashes or ends; the task is given out again.
             let Some(result) = kernel.swarm_result(&task).await else {
-                // It crashes or ends: the task is given out again.
-                return net.send(Packet::Task(Box::new(params)));
+                return;
             };
-            net.send(Packet::Report(Box::new(ReportParams {
+            leaving.send(Packet::Report(Box::new(ReportParams {
                 task_id: task,
                 status: result.status,
                 result: json!({"text": result.text}),
@@ -243,19 +316,27 @@ impl World {
     }
 
     fn give_leader(&mut self, params: ReportParams) -> bool {
-        let Some(leader) = self.hosts.first().and_then(Host::running) else {
+        if self.board.is_cut(0) {
+            return false;
+        }
+        let Some((leader, running)) = self
+            .hosts
+            .first()
+            .and_then(|leader| Some((leader, leader.running()?)))
+        else {
             return false;
         };
         let (task, token) = (params.task_id.clone(), params.report_token.clone());
-        let reports = leader.kernel.reports();
+        let reports = running.kernel.reports();
         if !reports.knows(&task) {
             return false;
         }
-        let told = leader.runtime.block_on(reports.report(None, params));
-        if told.is_ok() {
+        let told = leader.ask(async move { reports.report(None, params).await });
+        let told = told.is_some_and(|told| told.is_ok());
+        if told {
             self.forget_try(&task, token.as_deref());
         }
-        told.is_ok()
+        told
     }
 
     /// Its report has arrived: this try is out of the queue. A later try of the same task is a message of its own.
@@ -275,7 +356,11 @@ impl World {
 
     /// Somebody reports a task that is not theirs.
     fn forge(&self, real: &ReportParams) {
-        let Some(leader) = self.hosts.first().and_then(Host::running) else {
+        let Some((leader, running)) = self
+            .hosts
+            .first()
+            .and_then(|leader| Some((leader, leader.running()?)))
+        else {
             return;
         };
         let forged = ReportParams {
@@ -284,9 +369,8 @@ impl World {
             report_token: Some("0".repeat(32)),
             ..real.clone()
         };
-        let _refused = leader
-            .runtime
-            .block_on(leader.kernel.reports().report(None, forged));
+        let reports = running.kernel.reports();
+        let _refused = leader.ask(async move { reports.report(None, forged).await });
     }
 
     fn report(&self) -> Report {
@@ -303,6 +387,9 @@ impl World {
             digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             crashes: self.crashes,
             repeated: self.repeated,
+            cuts: self.cuts,
+            jumps: self.jumps,
+            slow: self.slow,
             effects: self.hosts.iter().map(|host| host.rig.runner.runs().len()).sum(),
             events,
         }

@@ -61,6 +61,8 @@ pub(crate) enum AppendError {
     Database(#[from] rusqlite::Error),
     #[error("content file: {0}")]
     Blob(#[from] std::io::Error),
+    #[error("content: {0}")]
+    Seal(#[from] clawk_recall::seal::SealError),
 }
 
 impl Tips {
@@ -73,6 +75,7 @@ impl Tips {
     ) -> Result<(), AppendError> {
         let mut insert = connection.prepare_cached(INSERT)?;
         for entry in &batch.entries {
+            let sealed;
             let inline = match &entry.content {
                 Some(content) if content.bytes.len() > INLINE_BYTES => {
                     places
@@ -80,7 +83,10 @@ impl Tips {
                         .write(content.digest, &content.bytes, places.durable)?;
                     None
                 }
-                Some(content) => Some(content.bytes.as_slice()),
+                Some(content) => {
+                    sealed = places.blobs.seals().closed(content.digest, &content.bytes)?;
+                    Some(sealed.as_deref().unwrap_or(&content.bytes))
+                }
                 None => None,
             };
             self.insert(connection, &mut insert, entry, inline)?;

@@ -4,8 +4,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clawk_proto::Digest;
+
+use crate::seal::Seals;
 
 /// Up to so many bytes, content lies in its event's row.
 pub(crate) const INLINE_BYTES: usize = 16 * 1024;
@@ -14,13 +17,24 @@ pub(crate) const INLINE_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Blobs {
     root: PathBuf,
+    seals: Arc<Seals>,
 }
 
 impl Blobs {
     pub(crate) fn new(state: &Path) -> Self {
         Self {
             root: state.join("blobs"),
+            seals: Arc::default(),
         }
+    }
+
+    /// What is written from now on is sealed, and what is read is opened.
+    pub(crate) fn sealed_by(self, seals: Arc<Seals>) -> Self {
+        Self { seals, ..self }
+    }
+
+    pub(crate) fn seals(&self) -> &Arc<Seals> {
+        &self.seals
     }
 
     fn path(&self, digest: Digest) -> (PathBuf, PathBuf) {
@@ -34,12 +48,18 @@ impl Blobs {
     /// Writes the content if it isn't there. With `durable`, file and directories are on the disk when this returns.
     pub(crate) fn write(&self, digest: Digest, bytes: &[u8], durable: bool) -> io::Result<()> {
         let (folder, file) = self.path(digest);
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let added = self.seals.vault().map_or(0, |_| clawk_recall::seal::OVERHEAD);
+        let length = u64::try_from(bytes.len() + added).unwrap_or(u64::MAX);
         if fs::metadata(&file).is_ok_and(|meta| meta.len() == length) {
             return Ok(());
         }
+        let sealed = self.seals.closed(digest, bytes).map_err(io::Error::other)?;
+        self.put((&folder, &file), sealed.as_deref().unwrap_or(bytes), durable)
+    }
+
+    fn put(&self, (folder, file): (&Path, &Path), bytes: &[u8], durable: bool) -> io::Result<()> {
         let new_folder = !folder.is_dir();
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Only the writer thread writes, so one name is enough.
         let partial = self.root.join("partial");
         let mut open = OpenOptions::new();
@@ -54,9 +74,9 @@ impl Blobs {
             out.sync_data()?;
         }
         drop(out);
-        fs::rename(&partial, &file)?;
+        fs::rename(&partial, file)?;
         if durable {
-            File::open(&folder)?.sync_all()?;
+            File::open(folder)?.sync_all()?;
             if new_folder {
                 File::open(&self.root)?.sync_all()?;
             }
@@ -67,7 +87,11 @@ impl Blobs {
     /// The bytes; `None` when erased or never stored here.
     pub(crate) fn read(&self, digest: Digest) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.path(digest).1) {
-            Ok(bytes) => Ok(Some(bytes)),
+            Ok(bytes) => self
+                .seals
+                .opened(digest, bytes)
+                .map(Some)
+                .map_err(io::Error::other),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
@@ -78,6 +102,38 @@ impl Blobs {
         match fs::remove_file(self.path(digest).1) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
+        }
+    }
+
+    /// Every content that has a file.
+    pub(crate) fn all(&self) -> io::Result<Vec<Digest>> {
+        let mut found = Vec::new();
+        for folder in fs::read_dir(&self.root)? {
+            let folder = folder?;
+            if !folder.file_type()?.is_dir() {
+                continue; // a file on its way
+            }
+            for file in fs::read_dir(folder.path())? {
+                let (front, rest) = (folder.file_name(), file?.file_name());
+                let mut bytes = [0; 32];
+                let name = format!("{}{}", front.to_string_lossy(), rest.to_string_lossy());
+                if hex::decode_to_slice(name, &mut bytes).is_ok() {
+                    found.push(Digest(bytes));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Seals a content with the current key, whatever it was before.
+    pub(crate) fn seal_anew(&self, digest: Digest) -> io::Result<()> {
+        let (folder, file) = self.path(digest);
+        let stored = fs::read(&file)?;
+        let current = self.seals.vault().is_some_and(|vault| vault.is_current(&stored));
+        let plain = self.seals.opened(digest, stored).map_err(io::Error::other)?;
+        match self.seals.closed(digest, &plain).map_err(io::Error::other)? {
+            Some(sealed) if !current => self.put((&folder, &file), &sealed, true),
+            Some(_) | None => Ok(()),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::journal::SqliteJournal;
 use crate::memory::SqliteMemory;
 use crate::queue::{Bounds, Queue};
 use crate::reader::Readers;
+use crate::seal::{self, Keys};
 use crate::writer::{Counters, Writer, limit_size};
 use crate::{check, schema};
 
@@ -95,6 +96,19 @@ impl StateDir {
     /// # Errors
     /// In use by another process, written by a later version, a broken chain, or the file system or SQLite refuses.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
+        Self::open_with(path, options, None)
+    }
+
+    /// The same with the key of encrypted stores. What is not sealed with it yet is sealed before this returns; so
+    /// a first start with a key, or with another one, takes as long as reading and writing everything.
+    ///
+    /// # Errors
+    /// As [`StateDir::open`]; and the key is missing or not the right one.
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        options: Options,
+        keys: Option<Keys>,
+    ) -> Result<Self, StateError> {
         let path = path.as_ref().to_owned();
         make_private(&path)?;
         refuse_links(&path)?;
@@ -117,6 +131,8 @@ impl StateDir {
             group_bytes: 2 * 1024 * 1024,
         }));
         let blobs = Blobs::new(&path);
+        let seals = seal::settle(&connection, &database, &blobs, keys)?;
+        let blobs = blobs.sealed_by(seals);
         crate::erase::finish(&connection, &blobs).map_err(StateError::database(&database))?;
         let answers = Arc::new(Answers::load(&connection).map_err(StateError::database(&database))?);
         let writer = Writer {

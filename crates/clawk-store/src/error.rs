@@ -77,6 +77,16 @@ pub enum StateError {
         /// For people.
         detail: String,
     },
+    /// Something in it is encrypted, and the key is not there or not the right one.
+    #[error("the stores {stores} in `{path}` are encrypted, and {why}; nothing was started")]
+    Sealed {
+        /// The database.
+        path: PathBuf,
+        /// Their names, in backticks.
+        stores: String,
+        /// What is wrong with the key.
+        why: String,
+    },
     /// SQLite refused.
     #[error(
         "the database `{path}`: {source}; if it is damaged, keep it as evidence by moving the directory aside"

@@ -28,6 +28,7 @@ mod memory;
 mod queue;
 mod reader;
 mod schema;
+mod seal;
 mod writer;
 
 pub use audit::{AuditDb, AuditRow};
@@ -40,3 +41,4 @@ pub use journal::SqliteJournal;
 pub use keys::public_key;
 pub use memory::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory};
 pub use reader::{Filter, Reader, StoredEvent};
+pub use seal::{Find, Keys, References, find_keys_by};

@@ -12,6 +12,7 @@ use clawk_kernel::ports::{Content, OpenMessage, Recorded, Scan, SessionRow};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, MessageId, SessionId};
+use clawk_recall::seal::Vault;
 use clawk_trace::chain::digest_of;
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
@@ -25,6 +26,7 @@ use crate::append::{digest_at, integer, unsigned_at, uuid_at};
 use crate::blobs::Blobs;
 use crate::error::StateError;
 use crate::schema::{self, BUCKETS, indexed};
+use crate::seal;
 
 /// Rows in a page when the caller names no limit.
 const PAGE: usize = 1000;
@@ -70,11 +72,15 @@ impl Readers {
             let free = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let reader = match free {
                 Some(reader) => reader,
-                None => Reader {
-                    connection: schema::open_reader(&database)?,
-                    database,
-                    blobs,
-                },
+                None => {
+                    let connection = schema::open_reader(&database)?;
+                    seal::teach(&connection, blobs.seals()).map_err(StateError::database(&database))?;
+                    Reader {
+                        connection,
+                        database,
+                        blobs,
+                    }
+                }
             };
             let outcome = job(&reader);
             idle.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
@@ -132,11 +138,24 @@ impl Reader {
         std::fs::metadata(&database).map_err(StateError::io("there is no state in", state.as_ref()))?;
         let connection = schema::open_reader(&database)?;
         schema::check_identity(&connection, &database)?;
+        let seals = seal::look(&connection, &database)?;
         Ok(Self {
             connection,
-            blobs: Blobs::new(state.as_ref()),
+            blobs: Blobs::new(state.as_ref()).sealed_by(seals),
             database,
         })
+    }
+
+    /// What opens encrypted values; `None`: nothing is encrypted, or the key is not there.
+    #[must_use]
+    pub fn vault(&self) -> Option<&Vault> {
+        self.blobs.seals().vault()
+    }
+
+    /// Why it can't open what is encrypted; `None`: it can, or nothing is.
+    #[must_use]
+    pub fn lacks_key(&self) -> Option<&str> {
+        self.blobs.seals().lacks()
     }
 
     /// The state directory.
@@ -212,7 +231,7 @@ impl Reader {
         let content = match (digest, row.get_ref(7)?) {
             (Some(digest), ValueRef::Blob(bytes)) => Some(Content {
                 digest,
-                bytes: right(digest, bytes.to_vec())?,
+                bytes: right(digest, self.opened(digest, bytes.to_vec())?)?,
             }),
             (Some(digest), _) if with_content => match self.file(digest, 7)? {
                 Some(bytes) => Some(Content {
@@ -231,6 +250,14 @@ impl Reader {
             kind: row.get(4)?,
             payload: row.get(5)?,
             content,
+        })
+    }
+
+    /// Inline content as it was.
+    fn opened(&self, digest: Digest, bytes: Vec<u8>) -> rusqlite::Result<Vec<u8>> {
+        let opened = self.blobs.seals().opened(digest, bytes);
+        opened.map_err(|fault| {
+            rusqlite::Error::FromSqlConversionFailure(7, rusqlite::types::Type::Blob, Box::new(fault))
         })
     }
 
@@ -271,10 +298,12 @@ impl Reader {
             if let Some(bytes) = self.file(digest, 0)? {
                 return Ok(Some(bytes));
             }
-            self.connection
+            let found = self
+                .connection
                 .prepare_cached(&sql)?
                 .query_row([digest.0], |row| row.get(0))
-                .optional()
+                .optional()?;
+            found.map(|bytes| self.opened(digest, bytes)).transpose()
         };
         self.sql(read())
     }

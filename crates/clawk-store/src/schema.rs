@@ -11,8 +11,8 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 10] = [
-    V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES, MARKS,
+const MIGRATIONS: [&str; 11] = [
+    V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES, MARKS, SEALS,
 ];
 
 /// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
@@ -238,6 +238,11 @@ CREATE TABLE memory_aside (
   mark TEXT, whose INTEGER NOT NULL, instead TEXT NOT NULL, since INTEGER NOT NULL) STRICT;
 CREATE INDEX memory_aside_id ON memory_aside(part, id);
 CREATE TABLE embeddings (model TEXT NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (model, digest)) STRICT, WITHOUT ROWID;
+";
+
+/// Encrypted stores: the reference of their key, what only that key opens, and the reference of the key before.
+const SEALS: &str = "
+CREATE TABLE seals (store TEXT PRIMARY KEY, reference TEXT NOT NULL, proof BLOB NOT NULL, previous TEXT) STRICT, WITHOUT ROWID;
 ";
 
 /// Opens the write connection and brings the schema up to date.

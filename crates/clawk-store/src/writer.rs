@@ -15,7 +15,7 @@ use crate::blobs::Blobs;
 use crate::check;
 use crate::dir::Durability;
 use crate::queue::{Item, Queue, Taken, Work};
-use crate::schema;
+use crate::{schema, seal};
 
 /// How often a journal that can't be written tries again.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
@@ -157,6 +157,7 @@ impl Writer {
         let attempt = || -> Result<Connection, String> {
             let connection =
                 schema::open_writer(&self.database, self.durability).map_err(|e| e.to_string())?;
+            seal::teach(&connection, self.blobs.seals()).map_err(|e| e.to_string())?;
             limit_size(&connection, self.counters.max_bytes.load(Ordering::Relaxed))
                 .map_err(|e| e.to_string())?;
             connection

@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_proto::SessionId;
+use clawk_recall::seal::Vault;
 
 pub use back::{Back, Conflict, Step, apply, plan};
 pub use look::State;
@@ -41,6 +42,7 @@ pub struct Limits {
 pub struct Undo {
     root: PathBuf,
     limits: Limits,
+    vault: Option<Vault>,
     /// Digests of files that were kept and have not changed since.
     known: Mutex<HashMap<Seen, String>>,
     running: Arc<AtomicU64>,
@@ -88,10 +90,23 @@ impl Undo {
         Ok(Self {
             root,
             limits,
+            vault: None,
             known: Mutex::default(),
             running: Arc::default(),
             begun: AtomicU64::new(0),
         })
+    }
+
+    /// What is kept is sealed, now and from now on.
+    ///
+    /// # Errors
+    /// What is kept already can't be sealed.
+    pub fn sealed_by(mut self, vault: Option<Vault>) -> io::Result<Self> {
+        if let Some(vault) = &vault {
+            record::seal_anew(&self.root, vault)?;
+        }
+        self.vault = vault;
+        Ok(self)
     }
 
     /// Why a program in this sandbox could not be undone; for people. Looks at sizes alone.
@@ -176,7 +191,7 @@ impl Undo {
         {
             return Ok(digest.clone());
         }
-        let digest = record::keep(&self.root, &look::open(path)?)?;
+        let digest = record::keep(&self.root, &look::open(path)?, self.vault.as_ref())?;
         if seen.is_settled(now) {
             let mut known = lock();
             if known.len() >= MAX_KNOWN {
@@ -213,6 +228,22 @@ impl Undo {
         }
         record::write(&self.root, &record)
     }
+}
+
+/// Seals what is kept in `root` with the vault's current key.
+///
+/// # Errors
+/// It can't be read, opened or written.
+pub fn seal_anew(root: &Path, vault: &Vault) -> io::Result<()> {
+    record::seal_anew(root, vault)
+}
+
+/// Erases kept contents; returns how many. An undo names the places that it can't put back any more.
+///
+/// # Errors
+/// A content can't be read, opened or removed.
+pub fn erase(root: &Path, vault: Option<&Vault>, goes: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
+    record::erase(root, vault, goes)
 }
 
 /// The kept calls of a session, newest first.

@@ -89,7 +89,7 @@ enum Verb {
     Sessions(cmd::sessions::Args),
     /// Put back what a session's calls overwrote
     Undo(cmd::undo::Args),
-    /// Show what a new program or manifest would have decided in the last sessions, and go live with it if asked
+    /// Try a new program or manifest on recorded sessions, and switch to it
     Upgrade(cmd::upgrade::Args),
     /// Import skills from `SKILL.md` folders; list, show and test an agent's skills
     Skill(cmd::skill::Args),

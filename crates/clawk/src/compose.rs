@@ -254,18 +254,19 @@ impl Blueprint {
     /// Opens a state directory as configured.
     ///
     /// # Errors
-    /// Another process owns it, or it is broken.
+    /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
     pub(crate) fn open_state(&self, dir: &Path) -> Result<StateDir> {
         let durability = match self.config.settings.durability {
             Durability::Durable => crate::state::kept::Durability::Durable,
             Durability::Relaxed => crate::state::kept::Durability::Relaxed,
         };
-        Ok(StateDir::open(
+        Ok(StateDir::open_with(
             dir,
             crate::state::kept::Options {
                 durability,
                 ..crate::state::kept::Options::default()
             },
+            self.keys()?,
         )?)
     }
 
@@ -356,7 +357,9 @@ impl Blueprint {
         let Some(state) = state.filter(|_| settings.enabled) else {
             return Ok(runner);
         };
+        let vault = self.keys().map_err(|error| vec![format!("{error:#}")])?;
         let undo = Undo::new(state.join(UNDO), settings.limits())
+            .and_then(|undo| undo.sealed_by(vault.map(|keys| keys.vault)))
             .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
         Ok(runner.keeping(Arc::new(undo)))
     }

@@ -142,6 +142,8 @@ impl UndoConfig {
 pub(crate) struct MemoryConfig {
     /// What `{tenant_id}` stands for in stores' paths.
     pub(crate) tenant_id: Option<String>,
+    /// The secret that holds the key of encrypted stores: 64 hexadecimal digits.
+    pub(crate) encryption_key: Option<String>,
     /// `[memory.NAME]`: by a store's name. What is none of these is an error.
     #[serde(flatten)]
     pub(crate) stores: BTreeMap<String, MemoryStore>,

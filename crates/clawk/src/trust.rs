@@ -370,6 +370,13 @@ pub(crate) fn agreed(
     Ok(Some(Consent { digest, how, runs }))
 }
 
+/// Whether nothing would run because a folder's files say so, or its user agreed to all of it before.
+pub(crate) fn trusted(config: &Config, manifest: Option<&Manifest>) -> bool {
+    let runs = of(config, manifest);
+    // silent-ok: what can't be read was not agreed to
+    runs.is_empty() || remembered().is_ok_and(|known| known.contains(&digest(&runs).to_hex()))
+}
+
 /// Whether there is somebody to ask before a conversation.
 pub(crate) fn asks() -> bool {
     can_ask()

@@ -33,7 +33,7 @@ use crate::remote::Remote;
 use crate::service::Parts;
 use crate::socket::Socket;
 
-const VENDOR: &str = "https://discord.com/api/v10";
+pub(crate) const VENDOR: &str = "https://discord.com/api/v10";
 const HOSTS: [&str; 2] = ["discord.gg", "discord.com"];
 /// Where files lie. Their addresses are signed: the token goes to none of them.
 const FILES: [&str; 2] = ["cdn.discordapp.com", "media.discordapp.net"];

@@ -28,7 +28,7 @@ use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
 
-const VENDOR: &str = "https://api.line.me";
+pub(crate) const VENDOR: &str = "https://api.line.me";
 /// Where files are; `base_url` stands for both.
 const DATA: &str = "https://api-data.line.me";
 /// A file at an address that its sender named: it is not followed.

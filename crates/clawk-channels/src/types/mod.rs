@@ -168,7 +168,7 @@ fn own_host(url: &str, base: &Url, vendor: &str) -> Result<Url, String> {
 }
 
 /// Where the platform reaches this channel.
-fn public_url(channel: &Channel, config: &ChannelConfig) -> Result<String, String> {
+pub(crate) fn public_url(channel: &Channel, config: &ChannelConfig) -> Result<String, String> {
     let base = config.public_url.as_deref().ok_or(
         "`public_url` is missing in clawk.toml: the address at which the platform reaches this listener",
     )?;

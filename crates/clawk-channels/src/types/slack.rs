@@ -29,7 +29,7 @@ use crate::remote::Remote;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 
-const VENDOR: &str = "https://slack.com/api";
+pub(crate) const VENDOR: &str = "https://slack.com/api";
 const HOST: &str = "slack.com";
 /// Where files lie, and the only host beside that of `base_url` which is told the token.
 const FILES: &str = "files.slack.com";

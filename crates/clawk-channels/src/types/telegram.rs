@@ -25,7 +25,7 @@ use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
 
-const VENDOR: &str = "https://api.telegram.org";
+pub(crate) const VENDOR: &str = "https://api.telegram.org";
 /// How long a poll is held open, seconds.
 const POLL_S: u64 = 25;
 const PATIENCE: Duration = Duration::from_secs(40);

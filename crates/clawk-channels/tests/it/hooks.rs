@@ -10,7 +10,7 @@ use sha2::Sha256;
 use crate::fakes::slack;
 use crate::suite::{hook, parrot, start, until};
 
-const SECRET: &str = "a shared secret";
+pub(crate) const SECRET: &str = "a shared secret";
 
 fn signed(secret: &str, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
@@ -27,7 +27,10 @@ fn signed(secret: &str, body: &[u8]) -> String {
 /// The answer, the headers, the body.
 type Case<'a> = (u16, Vec<(&'a str, &'a str)>, &'a [u8]);
 
-async fn with(kind: &str, config: Value) -> (clawk_kernel::testing::Rig, Channels, tempfile::TempDir) {
+pub(crate) async fn with(
+    kind: &str,
+    config: Value,
+) -> (clawk_kernel::testing::Rig, Channels, tempfile::TempDir) {
     let rig = parrot(
         json!([{"name": "hook", "type": kind, "transport": "webhook", "auth": {"secret_ref": "SECRET"},
         "access_control": {"mode": "open"}}]),
@@ -75,7 +78,7 @@ async fn a_webhook_takes_what_is_signed_and_answers_who_waits() {
     let told: Value = serde_json::from_str(&reply.body).unwrap();
     assert_eq!(
         told,
-        json!({"accepted": true, "duplicate": false, "text": "hello"})
+        json!({"accepted": true, "duplicate": false, "text": "hello\n\n_Record: no action was taken for this answer._"})
     );
     let again = channels.receive("hook", request(&body, "")).await;
     assert_eq!(

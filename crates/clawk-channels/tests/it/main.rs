@@ -13,6 +13,7 @@
 
 mod apart;
 mod attacks;
+mod checks;
 mod cron;
 mod db_trigger;
 mod durable;

@@ -17,6 +17,14 @@ use crate::suite::{parrot, start, until};
 
 /// The listener: what `clawk-server` does with a request to a channel.
 async fn door(State(channels): State<Channels>, request: Request<Body>) -> axum::response::Response {
+    door_of(State((channels, "page")), request).await
+}
+
+/// The same for a channel of another name.
+pub(crate) async fn door_of(
+    State((channels, name)): State<(Channels, &'static str)>,
+    request: Request<Body>,
+) -> axum::response::Response {
     let (parts, body) = request.into_parts();
     let hook = Hook {
         method: parts.method,
@@ -24,7 +32,7 @@ async fn door(State(channels): State<Channels>, request: Request<Body>) -> axum:
         headers: parts.headers,
         body: axum::body::to_bytes(body, 4 << 20).await.unwrap(),
     };
-    let served = channels.serve("page", hook).await;
+    let served = channels.serve(name, hook).await;
     let body = match served.stream {
         Some(pieces) => Body::from_stream(futures::stream::unfold(pieces, |mut pieces| async {
             let piece: Bytes = pieces.recv().await?;
@@ -104,6 +112,11 @@ async fn a_person_talks_to_the_agent_in_a_browser() {
             .unwrap()
             .contains("<img src=x onerror=alert(1)>"),
         "{seen}"
+    );
+    assert_eq!(
+        seen["phone"],
+        json!([true, true, true, true, true, true]),
+        "on a phone everything can be reached"
     );
     assert_eq!(seen["buttons"], json!(["Approve", "Deny"]));
     assert_eq!(seen["same"], true);

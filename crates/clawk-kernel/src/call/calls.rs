@@ -16,6 +16,7 @@ use super::standing::{Held, Lasting};
 use super::{Caller, Permit, suggest};
 use crate::carp::Carp;
 use crate::catalog::{Catalog, Described, Entry};
+use crate::checkpoint::Interrupted;
 use crate::claims::Claims;
 use crate::dedup::Dedup;
 use crate::error::CallError;
@@ -92,6 +93,8 @@ pub(crate) struct Calls {
     pub(crate) memories: Arc<Memories>,
     /// How much a plan step may take; none: skills do not plan, as in a record of an earlier version.
     pub(crate) planning: Option<PlanLimits>,
+    /// Composite calls that go on after a crash.
+    pub(crate) interrupted: Interrupted,
     /// In a replay: the swarm's tools, and since when they were offered.
     pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }

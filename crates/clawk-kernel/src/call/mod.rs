@@ -59,6 +59,7 @@ pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 
 use crate::carp::{self, Gate};
 use crate::catalog::{Described, Entry};
+use crate::checkpoint;
 use crate::dedup::{Claim, Keyed, Stored, key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
@@ -282,7 +283,12 @@ async fn path(
         .as_ref()
         .map_or(tool.timeout_ms, |gate| gate.timeout_ms.min(tool.timeout_ms));
     let idempotent = described.idempotent() || gate.as_ref().is_some_and(|gate| gate.idempotent);
-    let outcome = run(&asking, &leave, (limit, idempotent), record).await?;
+    let outcome = run(&asking, &leave, (limit, idempotent), record).await;
+    // Its inner turn has a checkpoint: it goes on with the turn that asked for it, after the next start.
+    if outcome.is_err() && tool.skill.is_some() && checkpoint::outlives(calls, caller) {
+        record.leave_open();
+    }
+    let outcome = outcome?;
     Ok(match &gate {
         Some(gate) => gate.judge_result(outcome),
         None => outcome,
@@ -497,6 +503,9 @@ async fn run(
         if cancel.is_cancelled() {
             let tool = request.tool.clone();
             return Err(CallError::Cancelled { tool });
+        }
+        if let Some(member) = caller.member.as_ref().filter(|_| !described.read_only()) {
+            member.may_begin(&request.tool).await?;
         }
         record.attempts += 1;
         let permit = Permit {

@@ -4,11 +4,13 @@ use clawk_proto::{Digest, MessageId, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::Kernel;
+use crate::conversation;
 use crate::door::Door;
 use crate::error::KernelError;
 use crate::event::kind;
 use crate::ingress::{self, Accepted, Inbound};
-use crate::ports::Scan;
+use crate::ports::{ConversationKey, Scan};
+use crate::shown::{self, TurnRecord};
 
 /// Rows of the outbox that are looked through for one message.
 const LOOKED_AT: usize = 10_000;
@@ -136,6 +138,28 @@ impl Kernel {
         }
         let owed = journal.outbox(LOOKED_AT).await?;
         Ok(owed.iter().any(|row| !row.dead && row.owed.message == message))
+    }
+
+    /// The record of the last turn that ended in a channel's conversation. In a direct conversation it is the sender's own.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn last_record(
+        &self,
+        channel: &str,
+        conversation: &str,
+        (sender, direct): (&str, bool),
+    ) -> Result<Option<TurnRecord>, KernelError> {
+        let key = ConversationKey {
+            channel: channel.to_owned(),
+            conversation: conversation.to_owned(),
+            sender: if direct { sender.to_owned() } else { String::new() },
+        };
+        let sessions = &self.agent.sessions;
+        match conversation::known(sessions, &key).await? {
+            Some(session) => Ok(shown::last(&**sessions.scribe.journal(), session).await?),
+            None => Ok(None),
+        }
     }
 
     /// The door by which a session was opened; `None` if the session is not in memory.

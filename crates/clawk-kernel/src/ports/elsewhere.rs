@@ -98,6 +98,13 @@ pub trait Elsewhere: fmt::Debug + Send + Sync {
 
     /// Works on a try. Reports go to `reports`; the first one that counts ends the try, and this future is dropped.
     fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked>;
+
+    /// Completes when an effect of `run`, which this host took out of the bus, may begin here: this host holds the run, and no
+    /// other host has begun an effect of it. Asked before each effect.
+    ///
+    /// # Errors
+    /// Why none may begin here any more, for people.
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>>;
 }
 
 /// What report tokens are made of: 256 bits that never leave the state directory.

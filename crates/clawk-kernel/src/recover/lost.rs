@@ -103,11 +103,15 @@ struct Inference {
 }
 
 /// Every call that was decided and never ended is told unknown, once, with its stored answer (promise 4).
+///
+/// A composite call of a turn that goes on and keeps checkpoints is not told unknown: it goes on with its turn, and has no effect but
+/// those of its inner calls. Its ids are the second part of the answer.
 pub(crate) async fn report_unknown(
     scribe: &Scribe,
     catalog: &Catalog,
     after_row: u64,
-) -> Result<usize, JournalError> {
+    resumable: &(dyn Fn(&Uuid) -> bool + Sync),
+) -> Result<(usize, Vec<String>), JournalError> {
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
     let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
     scribe
@@ -139,6 +143,16 @@ pub(crate) async fn report_unknown(
             .is_some_and(|name| catalog.of_team(name).is_some())
     };
     open.retain(|_, (found, _)| !of_team(found));
+    let goes_on = |found: &Fields| {
+        let tool = found.action_id.as_deref().and_then(|name| catalog.get(name));
+        tool.is_some_and(|tool| tool.skill.is_some()) && found.turn.as_ref().is_some_and(resumable)
+    };
+    let interrupted = open
+        .iter()
+        .filter(|(_, (found, _))| goes_on(found))
+        .map(|((_, request_id), _)| request_id.clone())
+        .collect();
+    open.retain(|_, (found, _)| !goes_on(found));
     let (mut drafts, mut spent, mut effects) = (Vec::new(), Vec::new(), Vec::new());
     for ((session, request_id), (found, span)) in &open {
         let tool = found.action_id.as_deref().unwrap_or_default();
@@ -165,13 +179,13 @@ pub(crate) async fn report_unknown(
     if count > 0 {
         scribe.account(drafts, spent, effects)?.durable().await?;
     }
-    Ok(count)
+    Ok((count, interrupted))
 }
 
 /// The same at an orderly end, for outcomes that the journal refused to take.
 pub(crate) async fn report_owed(scribe: &Scribe, catalog: &Catalog) -> Result<usize, JournalError> {
     match unclean_since(scribe).await? {
-        Some(row) => report_unknown(scribe, catalog, row).await,
+        Some(row) => Ok(report_unknown(scribe, catalog, row, &|_| false).await?.0),
         None => Ok(0),
     }
 }

@@ -63,6 +63,7 @@ impl Provider for TapedModel {
                 retry_after_ms,
                 input_tokens,
                 output_tokens,
+                estimated,
                 told,
             }) => Err(ProviderError {
                 kind,
@@ -72,6 +73,7 @@ impl Provider for TapedModel {
                 usage: Some(Usage {
                     input_tokens,
                     output_tokens,
+                    estimated,
                     told,
                     ..Usage::default()
                 }),

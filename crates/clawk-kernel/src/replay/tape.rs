@@ -249,6 +249,8 @@ pub(super) enum Said {
         retry_after_ms: Option<u64>,
         input_tokens: u64,
         output_tokens: u64,
+        /// Nobody counted them.
+        estimated: bool,
         told: Option<Told>,
     },
 }
@@ -262,6 +264,7 @@ fn fault(facts: &Map<String, Value>) -> Said {
         retry_after_ms: number(facts, "retry_after_ms"),
         input_tokens: number(facts, "input_tokens").unwrap_or(0),
         output_tokens: number(facts, "output_tokens").unwrap_or(0),
+        estimated: facts.get("estimated") == Some(&Value::Bool(true)),
         told: facts
             .get("told")
             .and_then(|told| serde_json::from_value(told.clone()).ok()), // silent-ok: as above

@@ -16,7 +16,7 @@ use crate::error::KernelError;
 use crate::event::kind;
 use crate::member::{Member, Trouble};
 use crate::notice::{Notice, TurnEnd};
-use crate::ports::{JournalError, Scan};
+use crate::ports::{Elsewhere, JournalError, Scan};
 use crate::purse::{Amount, Purse, SWARM_COST, SWARM_TOKENS};
 use crate::recover::{self, Rebuilt};
 use crate::session::{self, Opening, Session};
@@ -159,6 +159,10 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
         .cost_microusd
         .saturating_sub(lock(&running.below).cost_microusd);
     let end = match end {
+        // Whatever it says, it was kept from its effects: another host has the task.
+        Ok(_) if member.claim.is_some() && matches!(member.trouble(), Some(Trouble::Effects(_))) => {
+            failed(&member, &TurnEnd::Answered)
+        }
         Ok(text) => TryEnd::Said { text },
         Err(end) => failed(&member, &end),
     };
@@ -225,7 +229,15 @@ fn member_of(peers: &Peers, start: &Start) -> Member {
         identity: (!own).then(|| peers.identities.get(&name).cloned()).flatten(),
         heard: Mutex::new(start.heard.clone()),
         trouble: Mutex::default(),
+        claim: claim(peers, start),
     }
+}
+
+/// What came out of a bus may come again on another host: its effects begin only where it is held.
+fn claim(peers: &Peers, start: &Start) -> Option<(Arc<dyn Elsewhere>, TaskId)> {
+    let origin = peers.calls.team.as_ref()?.origin(&start.run)?;
+    let there = peers.elsewhere.as_ref().filter(|_| origin.by_bus)?;
+    Some((Arc::clone(there), start.run.clone()))
 }
 
 /// The id of a try's message: the same after a restart.

@@ -1,6 +1,6 @@
 //! A journal in memory: chained like the real one, and able to fail.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use clawk_proto::trace::TraceEvent;
@@ -38,7 +38,11 @@ struct Inner {
     folded: Vec<SessionId>,
     /// Entries that may still be taken; `None`: any number.
     room: Option<usize>,
+    /// Batches that are not durable yet, oldest first; `None`: every batch is at once.
+    waiting: Option<VecDeque<(Batch, Told)>>,
 }
+
+type Told = tokio::sync::oneshot::Sender<Result<(), JournalError>>;
 
 impl MemJournal {
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -69,6 +73,25 @@ impl MemJournal {
     /// Takes so many entries more, then refuses as a full disk does.
     pub fn fail_after(&self, entries: usize) {
         self.lock().room = Some(entries);
+    }
+
+    /// From now on, what is submitted waits for [`Self::commit`], as on a slow disk.
+    pub fn slow(&self) {
+        self.lock().waiting.get_or_insert_default();
+    }
+
+    /// Makes the oldest batches durable, at most so many, and tells who waits for them.
+    pub fn commit(&self, most: usize) {
+        for _ in 0..most {
+            let mut inner = self.lock();
+            let Some((batch, told)) = inner.waiting.as_mut().and_then(VecDeque::pop_front) else {
+                return;
+            };
+            let outcome = inner.take(batch);
+            drop(inner);
+            let _gone = told.send(outcome); // silent-ok: nobody waits
+            self.1.send_modify(|commits| *commits += 1);
+        }
     }
 
     /// Takes everything again.
@@ -303,6 +326,10 @@ impl Journal for MemJournal {
         if let Some(fault) = batch.fault() {
             return Err(fault);
         }
+        if let Some(waiting) = &mut self.lock().waiting {
+            waiting.push_back((batch, sender));
+            return Ok(ticket);
+        }
         let outcome = self.lock().take(batch);
         if let Err(error) = &outcome {
             return Err(error.clone());
@@ -476,6 +503,7 @@ impl Journal for MemJournal {
     }
 
     fn flush(&self) -> Later<'_, Result<(), JournalError>> {
+        self.commit(usize::MAX);
         ready(Ok(()))
     }
 }

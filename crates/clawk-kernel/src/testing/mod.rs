@@ -75,6 +75,8 @@ pub fn manifest(spec: serde_json::Value) -> Manifest {
 #[derive(Debug)]
 pub struct TestClock {
     now_us: AtomicI64,
+    /// How far the wall clock is off.
+    off_us: AtomicI64,
     ids: AtomicU64,
 }
 
@@ -83,6 +85,7 @@ impl Default for TestClock {
     fn default() -> Self {
         Self {
             now_us: AtomicI64::new(1_767_323_045_000_000),
+            off_us: AtomicI64::new(0),
             ids: AtomicU64::new(1),
         }
     }
@@ -93,11 +96,17 @@ impl TestClock {
     pub fn advance_ms(&self, ms: i64) {
         self.now_us.fetch_add(ms * 1000, Ordering::SeqCst);
     }
+
+    /// Sets the wall clock, so far off from the time that passes; the monotonic clock goes on.
+    pub fn set_off_ms(&self, ms: i64) {
+        self.off_us.store(ms * 1000, Ordering::SeqCst);
+    }
 }
 
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
-        Timestamp(self.now_us.fetch_add(1, Ordering::SeqCst))
+        let passed = self.now_us.fetch_add(1, Ordering::SeqCst);
+        Timestamp(passed + self.off_us.load(Ordering::SeqCst))
     }
 
     fn monotonic_us(&self) -> u64 {

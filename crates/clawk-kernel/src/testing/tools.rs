@@ -1,6 +1,7 @@
 //! Tools that do as a test says, and count.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -35,9 +36,22 @@ pub enum Behaviour {
     Reach(Reached, Box<Behaviour>),
 }
 
+type Watching = dyn Fn(&RequestId, &str) + Send + Sync;
+
+/// Who is told of every run before it begins.
+#[derive(Default)]
+struct Watch(Mutex<Option<Box<Watching>>>);
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
 /// Runs tools by [`Behaviour`]; unknown names echo.
 #[derive(Debug, Default)]
 pub struct TestRunner {
+    watch: Watch,
     behaviours: Mutex<BTreeMap<String, Behaviour>>,
     read_only: Mutex<Vec<String>>,
     runs: Mutex<Vec<(String, Map<String, Value>)>>,
@@ -50,6 +64,11 @@ pub struct TestRunner {
 }
 
 impl TestRunner {
+    /// Tells of every run before it begins: its request id and its tool.
+    pub fn watch(&self, told: impl Fn(&RequestId, &str) + Send + Sync + 'static) {
+        *self.watch.0.lock().unwrap() = Some(Box::new(told));
+    }
+
     /// Sets what a tool does.
     pub fn set(&self, tool: &str, behaviour: Behaviour) {
         self.behaviours.lock().unwrap().insert(tool.to_owned(), behaviour);
@@ -179,6 +198,9 @@ impl ToolRunner for TestRunner {
         permit: Permit,
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
+        if let Some(told) = &*self.watch.0.lock().unwrap() {
+            told(permit.request_id(), permit.tool());
+        }
         self.runs
             .lock()
             .unwrap()

@@ -8,6 +8,7 @@ mod atlas;
 mod bounds;
 mod boxes;
 mod channels;
+mod checkpoints;
 mod claims;
 mod client_tools;
 mod compaction;

@@ -67,10 +67,19 @@ fn actor() -> ScriptedModel {
             .count();
         Ok(match results {
             0 => calls(&[("skill-dig", json!({}))]),
-            1 => calls(&[("echo", json!({"text": "look"})), ("write", json!({"path": "x"}))]),
+            1 if invoked(request) => {
+                calls(&[("echo", json!({"text": "look"})), ("write", json!({"path": "x"}))])
+            }
             _ => says("done"),
         })
     })
+}
+
+/// The skill has joined the turn.
+fn invoked(request: &InferRequest) -> bool {
+    let joins =
+        |message: &Message| matches!(message, Message::ToolResult { text, .. } if text.contains("Dig deep."));
+    request.messages.iter().any(joins)
 }
 
 /// One candidate: look, then write.

@@ -71,6 +71,9 @@ pub(super) struct Weighed {
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
     steps: Vec<Step>,
+    /// The risk as it was told, thousandths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) told_permille: Option<u64>,
 }
 
 /// By what candidates are judged.
@@ -123,6 +126,11 @@ impl Candidate {
         bounded(&mut self.foretold.state);
         bounded(&mut self.foretold.observation);
         self
+    }
+
+    /// Nothing is foretold of it.
+    pub(super) fn forget(&mut self) {
+        self.foretold = Foretold::default();
     }
 
     /// Takes what a simulation foretells, in place of what was said before.
@@ -188,6 +196,11 @@ impl Rules<'_> {
         // Looks only so far ahead.
         candidate.steps.truncate(self.horizon);
         let risk_permille = self.risk(&candidate.foretold);
+        let told_permille = candidate
+            .foretold
+            .risk
+            .map(permille)
+            .filter(|_| risk_permille.is_some());
         let mut asks = 0;
         let mut discarded = fault
             .or_else(|| self.too_risky(risk_permille))
@@ -218,6 +231,7 @@ impl Rules<'_> {
             risk_permille,
             state: state.filter(|_| predicts.state),
             steps: candidate.steps,
+            told_permille,
         }
     }
 

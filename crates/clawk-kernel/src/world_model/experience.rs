@@ -219,7 +219,7 @@ fn error(planned: &Planned, calls: &[Made], tokens: u64) -> u64 {
         planned.calls.map(|foretold| off(foretold, count(calls.len()))),
         planned.tokens.map(|foretold| off(foretold, tokens)),
         planned
-            .risk_permille
+            .told_permille
             .map(|risk| risk.abs_diff(if failed { 1000 } else { 0 })),
     ];
     let parts: Vec<u64> = parts.into_iter().flatten().collect();
@@ -268,7 +268,7 @@ pub(crate) async fn learn(
         predicted_calls: planned.calls,
         predicted_steps: planned.steps.clone(),
         predicted_tokens: planned.tokens,
-        risk_permille: planned.risk_permille,
+        risk_permille: planned.told_permille,
     };
     let experience = Experience {
         calls: seen,

@@ -17,21 +17,21 @@ closed_set! {
 }
 
 closed_set! {
-    /// How the channel's messages travel.
+    /// The transport of the channel's messages.
     pub enum Transport {
         Polling = "polling", Webhook = "webhook", Websocket = "websocket", Stdio = "stdio",
     }
 }
 
 closed_set! {
-    /// Who may talk to the agent through the channel.
+    /// The access mode: who may talk to the agent through the channel.
     pub enum AccessMode {
         Open = "open", Allowlist = "allowlist", Pairing = "pairing", RoleBased = "role-based",
     }
 }
 
 closed_set! {
-    /// What a person may do. Ordered: a later one may do more.
+    /// The rights of a person. The variants are ordered; a later one may do more.
     pub enum Role {
         /// Reads answers, triggers nothing.
         Viewer = "viewer",
@@ -43,7 +43,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// What happens to an event that arrives while `max_parallel` runs are under way.
+    /// The handling of an event that arrives while `max_parallel` runs are active.
     pub enum OverlapPolicy { Skip = "skip", Queue = "queue", Allow = "allow" }
 }
 
@@ -129,7 +129,7 @@ impl AccessControl {
     }
 }
 
-/// How unknown users are let in by a code.
+/// Pairing: how unknown users are admitted by a code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pairing {
@@ -189,7 +189,7 @@ pub struct Features {
     pub inline_images: bool,
 }
 
-/// When an event-driven channel runs the agent.
+/// The trigger of an event-driven channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trigger {

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::closed::closed_set;
 
 closed_set! {
-    /// How much the agent may do without a person's approval (CKP §5.1, R13). Ordered: a later one may do more.
+    /// The autonomy: what the agent may do without approval (CKP §5.1, R13). The variants are ordered; a later one may do
+    /// more.
     pub enum Autonomy {
         /// Runs no tool at all.
         Observer = "observer",

@@ -6,7 +6,7 @@ use super::Manifest;
 use super::closed::closed_set;
 
 closed_set! {
-    /// How much of the protocol a manifest reaches. Ordered.
+    /// The conformance level of a manifest. The variants are ordered.
     pub enum ConformanceLevel { Core = "level-1", Standard = "level-2", Full = "level-3" }
 }
 
@@ -22,7 +22,7 @@ impl ConformanceLevel {
     }
 }
 
-/// What keeps a manifest from the next level.
+/// The primitives that a manifest lacks for the next level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MissingForNext {
     /// The next level.
@@ -64,7 +64,7 @@ impl Manifest {
             .collect()
     }
 
-    /// What the next level needs; `None` at the highest.
+    /// The missing primitives of the next level; `None` at the highest level.
     #[must_use]
     pub fn next_level_missing(&self) -> Option<MissingForNext> {
         let present = self.primitives();

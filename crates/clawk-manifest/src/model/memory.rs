@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Duration, closed::closed_set};
 
 closed_set! {
-    /// What a store is for.
+    /// The purpose of a store.
     pub enum StoreType {
         Conversation = "conversation", Semantic = "semantic", KeyValue = "key-value", Workspace = "workspace",
         /// Resumable task state (0.3.0).
@@ -16,7 +16,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// Where a store keeps its entries.
+    /// The back end of a store.
     pub enum StoreBackend {
         Sqlite = "sqlite", Postgresql = "postgresql", Filesystem = "filesystem", SqliteVec = "sqlite-vec",
         Pgvector = "pgvector", Qdrant = "qdrant", Custom = "custom",
@@ -24,27 +24,27 @@ closed_set! {
 }
 
 closed_set! {
-    /// How old conversation is made smaller.
+    /// The strategy of compaction.
     pub enum CompactionStrategy { Summarize = "summarize", Truncate = "truncate", SlidingWindow = "sliding-window" }
 }
 
 closed_set! {
-    /// How a semantic store finds.
+    /// The search strategy of a semantic store.
     pub enum SearchStrategy { VectorOnly = "vector-only", FtsOnly = "fts-only", Hybrid = "hybrid" }
 }
 
 closed_set! {
-    /// How two rankings become one.
+    /// The fusion of two rankings.
     pub enum SearchFusion { ReciprocalRank = "reciprocal-rank", LinearCombination = "linear-combination" }
 }
 
 closed_set! {
-    /// Who shares a store's entries.
+    /// The scope that shares a store's entries.
     pub enum StoreScope { Global = "global", PerIdentity = "per-identity", PerChannel = "per-channel" }
 }
 
 closed_set! {
-    /// Who shares a workspace's files.
+    /// The scope that shares a workspace's files.
     pub enum Isolation { Shared = "shared", PerIdentity = "per-identity", PerChannel = "per-channel" }
 }
 
@@ -57,31 +57,31 @@ closed_set! {
 }
 
 closed_set! {
-    /// When entries are taken in (0.3.0).
+    /// When a store accepts entries (0.3.0).
     pub enum Acquisition { EventDriven = "event-driven", Continuous = "continuous", Manual = "manual" }
 }
 
 closed_set! {
-    /// What happens to entries in idle time (0.3.0).
+    /// The handling of entries in idle time (0.3.0).
     pub enum Consolidation { None = "none", Summarize = "summarize", Merge = "merge", Adaptive = "adaptive" }
 }
 
 closed_set! {
-    /// How entries are brought back (0.3.0).
+    /// The way in which entries are found (0.3.0).
     pub enum Retrieval { Exact = "exact", Semantic = "semantic", Contextual = "contextual", Hybrid = "hybrid" }
 }
 
 closed_set! {
-    /// How entries fade (0.3.0).
+    /// The strategy of forgetting (0.3.0).
     pub enum ForgettingStrategy { None = "none", Decay = "decay", Summarize = "summarize", Adaptive = "adaptive" }
 }
 
 closed_set! {
-    /// How confidence in an entry fades (0.3.0).
+    /// The decay of the confidence in an entry (0.3.0).
     pub enum ConfidenceDecay { Optional = "optional", None = "none", Adaptive = "adaptive" }
 }
 
-/// What the agent keeps.
+/// The memory of an agent: its stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -191,7 +191,7 @@ impl Store {
     }
 }
 
-/// How long and how much a store keeps; absent means without limit.
+/// The limits of a store by age and number; an absent member means no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
@@ -201,7 +201,7 @@ pub struct Retention {
     pub max_entries: Option<u64>,
 }
 
-/// How a conversation is made smaller.
+/// The compaction of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compaction {
@@ -264,7 +264,7 @@ pub struct Checkpoint {
     pub ttl: Option<Duration>,
 }
 
-/// How entries come in, settle and come back.
+/// The lifecycle of entries: acquisition, consolidation, retrieval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lifecycle {
@@ -276,7 +276,7 @@ pub struct Lifecycle {
     pub retrieval: Option<Retrieval>,
 }
 
-/// How entries fade.
+/// The forgetting of entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Forgetting {
@@ -286,7 +286,7 @@ pub struct Forgetting {
     pub signals: Vec<String>,
 }
 
-/// What makes an entry stand out.
+/// The signals that rank an entry higher.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Salience {
@@ -296,7 +296,7 @@ pub struct Salience {
     pub signals: Vec<String>,
 }
 
-/// How sure an entry is.
+/// The confidence in an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Confidence {

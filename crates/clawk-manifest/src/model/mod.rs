@@ -77,7 +77,7 @@ pub struct Manifest {
     pub dir: PathBuf,
 }
 
-/// What the root document says of itself.
+/// The metadata of the root document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
     /// The agent's name (R8).
@@ -136,7 +136,7 @@ impl Manifest {
         self.sandbox.iter().chain(&self.further_sandboxes)
     }
 
-    /// Where a tool runs: the sandbox that it names, else the first.
+    /// The sandbox of a tool: the one that the tool names, else the first one.
     #[must_use]
     pub fn sandbox_of(&self, tool: &Tool) -> Option<&Sandbox> {
         match &tool.sandbox_ref {

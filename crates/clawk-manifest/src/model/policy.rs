@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Duration, closed::closed_set};
 
 closed_set! {
-    /// What a matching rule does.
+    /// The action of a matching rule.
     pub enum RuleAction {
         Allow = "allow", Deny = "deny", RequireApproval = "require-approval",
         /// Allows, with a full audit event (R16).
@@ -17,22 +17,22 @@ closed_set! {
 }
 
 closed_set! {
-    /// What a rule is about (R11).
+    /// The scope of a rule (R11).
     pub enum RuleScope { Tool = "tool", Category = "category", All = "all" }
 }
 
 closed_set! {
-    /// What happens when nobody answers.
+    /// The decision if no person answers in time.
     pub enum TimeoutDefault { Deny = "deny", Allow = "allow" }
 }
 
 closed_set! {
-    /// How prompt injection is looked for.
+    /// The detection of prompt injection.
     pub enum Detection { Pattern = "pattern", LlmBased = "llm-based", Hybrid = "hybrid", None = "none" }
 }
 
 closed_set! {
-    /// What happens to a suspected prompt injection.
+    /// The action for a suspected prompt injection.
     pub enum InjectionAction { BlockAndLog = "block-and-log", Warn = "warn", LogOnly = "log-only", Ignore = "ignore" }
 }
 
@@ -42,12 +42,12 @@ closed_set! {
 }
 
 closed_set! {
-    /// What happens to a secret that was found.
+    /// The action for a found secret.
     pub enum ScanAction { Redact = "redact", Block = "block", Warn = "warn" }
 }
 
 closed_set! {
-    /// Where audit records go.
+    /// The destination of audit records.
     pub enum AuditDestination { File = "file", Sqlite = "sqlite", Webhook = "webhook", Syslog = "syslog" }
 }
 
@@ -117,7 +117,7 @@ impl Rule {
     }
 }
 
-/// What must hold of a tool; all that is given (R11).
+/// The conditions on a tool. All given conditions must hold (R11).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleMatch {
@@ -152,7 +152,7 @@ pub struct RuleRate {
     pub tokens_per_day: Option<u64>,
 }
 
-/// How approval is asked for.
+/// The settings of a question for approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Approval {

@@ -17,7 +17,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// How a request to the provider is authenticated.
+    /// The authentication of requests to the provider.
     pub enum AuthType {
         Bearer = "bearer",
         ApiKeyHeader = "api-key-header",
@@ -27,7 +27,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// How the delay between two attempts grows.
+    /// The growth of the delay between two attempts.
     pub enum Backoff {
         Exponential = "exponential",
         Linear = "linear",
@@ -36,7 +36,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// What a model takes and gives.
+    /// A kind of input or output of a model.
     pub enum Modality {
         Text = "text",
         Image = "image",
@@ -47,7 +47,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// How bytes reach the provider.
+    /// The transport to the provider.
     pub enum ProviderTransport {
         Http = "http",
         Websocket = "websocket",

@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::closed::closed_set;
 
 closed_set! {
-    /// How a tool is kept apart. Ordered: a later one isolates more (R32: served as asked, or stronger).
+    /// The isolation of a tool. The variants are ordered; a later one isolates more (R32: clawk serves the requested level or
+    /// a stronger one).
     pub enum SandboxLevel {
         None = "none", Process = "process", Wasm = "wasm", Container = "container", Vm = "vm",
     }
 }
 
 closed_set! {
-    /// What does the isolating.
+    /// The program or mechanism that isolates a tool.
     pub enum SandboxRuntime {
         Docker = "docker", AppleContainer = "apple-container", Wasmtime = "wasmtime",
         Firecracker = "firecracker", Gvisor = "gvisor", Native = "native",
@@ -37,7 +38,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// How secrets reach a tool (R37).
+    /// The way in which a tool gets secrets (R37).
     pub enum SecretInjection { HostBoundary = "host-boundary", Environment = "environment", FileMount = "file-mount" }
 }
 
@@ -46,7 +47,7 @@ closed_set! {
     pub enum ShellMode { Deny = "deny", Restricted = "restricted", Full = "full" }
 }
 
-/// Where tools run.
+/// The Sandbox primitive: where tools run, and with which rights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sandbox {
@@ -84,7 +85,7 @@ impl Sandbox {
     }
 }
 
-/// What the sandbox grants; every part denies by default.
+/// The rights of tools in the sandbox. Every part denies by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::closed::closed_set;
 
 closed_set! {
-    /// What a skill may do to files. Ordered: a later one may do more.
+    /// The rights of a skill on files. The variants are ordered; a later one may do more.
     pub enum SkillFilesystem {
         None = "none", ReadOnly = "read-only", WriteWorkspace = "write-workspace", Full = "full",
     }
@@ -49,7 +49,7 @@ pub struct Skill {
     pub world_model_ref: Option<String>,
 }
 
-/// What a skill may use; an absent member sets no ceiling.
+/// The limits of a skill. An absent member sets no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SkillPermissions {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::closed::closed_set;
 
 closed_set! {
-    /// Who talks to whom.
+    /// The topology of a swarm.
     pub enum Topology {
         LeaderWorker = "leader-worker", PeerToPeer = "peer-to-peer", Pipeline = "pipeline",
         Broadcast = "broadcast", Hierarchical = "hierarchical",
@@ -15,14 +15,14 @@ closed_set! {
 }
 
 closed_set! {
-    /// How messages travel.
+    /// The kind of message passing.
     pub enum MessagePassing {
         Queue = "queue", SharedMemory = "shared-memory", EventBus = "event-bus", Direct = "direct",
     }
 }
 
 closed_set! {
-    /// What carries them.
+    /// The back end of the message bus.
     pub enum BusBackend { SqliteWal = "sqlite-wal", Redis = "redis", Nats = "nats", InProcess = "in-process" }
 }
 
@@ -54,7 +54,7 @@ pub struct Swarm {
     pub coordination: Coordination,
     /// How answers become one.
     pub aggregation: Aggregation,
-    /// What happens on failure.
+    /// The handling of failures.
     #[serde(default)]
     pub failure: Failure,
     /// Limits of the whole swarm.
@@ -78,7 +78,7 @@ pub struct SwarmAgent {
     pub count: u32,
 }
 
-/// How agents talk.
+/// The coordination of a swarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coordination {
@@ -86,7 +86,7 @@ pub struct Coordination {
     pub message_passing: MessagePassing,
     /// The carrier.
     pub backend: BusBackend,
-    /// How much at once.
+    /// The limits of parallel work.
     pub concurrency: Concurrency,
 }
 
@@ -129,9 +129,9 @@ pub struct Aggregation {
 pub struct Failure {
     /// Retries per agent.
     pub retry_per_agent: u32,
-    /// Where undeliverable tasks go.
+    /// The dead-letter box for tasks that could not be done.
     pub dead_letter: Option<DeadLetter>,
-    /// When an agent is left alone for a while.
+    /// The circuit breaker: when a failing agent gets no tasks for a while.
     pub circuit_breaker: Option<CircuitBreaker>,
 }
 

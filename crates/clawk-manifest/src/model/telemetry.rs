@@ -8,13 +8,13 @@ use super::channel::SecretAuth;
 use super::closed::closed_set;
 
 closed_set! {
-    /// Where events go.
+    /// The kind of an exporter.
     pub enum ExporterType {
         Otlp = "otlp", File = "file", Sqlite = "sqlite", Webhook = "webhook", Console = "console",
     }
 }
 
-/// What is told about the agent, and where.
+/// The Telemetry primitive: exported events and metrics, and their destinations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Telemetry {
@@ -152,7 +152,7 @@ impl Default for Sampling {
     }
 }
 
-/// What is left out of events.
+/// The parts that are removed from events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Redaction {

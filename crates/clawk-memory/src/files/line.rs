@@ -4,8 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use clawk_recall::entry::Mark;
+use clawk_recall::seal::{SealError, Vault, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,8 +62,66 @@ pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// What opens and seals the lines of one store.
+#[derive(Debug, Clone)]
+pub(super) struct Closed {
+    vault: Arc<Vault>,
+    place: String,
+}
+
+impl Closed {
+    pub(super) fn new(vault: Arc<Vault>, store: &str) -> Self {
+        Self {
+            vault,
+            place: format!("line/{store}"),
+        }
+    }
+
+    fn open(&self, text: &str) -> Result<Option<String>, SealError> {
+        self.vault.open_text(&self.place, text)
+    }
+}
+
+/// What a file holds.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) lines: Vec<Line>,
+    /// Some line is sealed.
+    pub(super) sealed: bool,
+    /// Some line is not sealed with the current key.
+    pub(super) stale: bool,
+}
+
+fn parsed(path: &Path, number: usize, text: &str, closed: Option<&Closed>) -> io::Result<Line> {
+    let fault = |error: String| io::Error::other(format!("`{}`, line {number}: {error}", path.display()));
+    let opened = match closed {
+        _ if !is_sealed_text(text) => None,
+        Some(closed) => closed.open(text).map_err(|error| fault(error.to_string()))?,
+        None => return Err(fault(MISSING.to_owned())),
+    };
+    serde_json::from_str(opened.as_deref().unwrap_or(text)).map_err(|error| fault(error.to_string()))
+}
+
+/// Why a sealed line can't be read.
+const MISSING: &str = "it is encrypted, and its key is not given: `[memory] encryption_key`";
+
+/// Whether the file is sealed, by its first line; the line opens.
+pub(super) fn is_sealed(path: &Path, closed: Option<&Closed>) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other?,
+    };
+    let mut text = String::new();
+    BufReader::new(file).take(MAX_LINE_BYTES).read_line(&mut text)?;
+    let Some(text) = text.strip_suffix('\n').filter(|text| is_sealed_text(text)) else {
+        return Ok(false);
+    };
+    parsed(path, 1, text, closed).map(|_| true)
+}
+
 /// Opens the file for adding, and reads what is in it. A last line that a crash cut is taken off: it was never acknowledged.
-pub(super) fn open(path: &Path) -> io::Result<(File, Vec<Line>)> {
+pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)
@@ -71,16 +131,18 @@ pub(super) fn open(path: &Path) -> io::Result<(File, Vec<Line>)> {
         .open(path)?;
     let mut reader = BufReader::new(&file);
     let (mut lines, mut good) = (Vec::new(), 0_u64);
+    let (mut sealed, mut stale) = (false, false);
     loop {
         let mut text = Vec::new();
         let read = (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut text)?;
         if read == 0 || text.last() != Some(&b'\n') {
             break;
         }
-        let line = serde_json::from_slice(&text).map_err(|error| {
-            let at = lines.len() + 1;
-            io::Error::other(format!("`{}`, line {at}: {error}", path.display()))
-        })?;
+        text.pop();
+        let text = String::from_utf8(text).map_err(io::Error::other)?;
+        let line = parsed(path, lines.len() + 1, &text, closed)?;
+        sealed |= is_sealed_text(&text);
+        stale |= !closed.is_some_and(|closed| closed.vault.is_current_text(&text));
         lines.push(line);
         good += u64::try_from(read).unwrap_or(u64::MAX);
     }
@@ -89,14 +151,27 @@ pub(super) fn open(path: &Path) -> io::Result<(File, Vec<Line>)> {
         file.sync_data()?;
     }
     file.seek(SeekFrom::End(0))?;
-    Ok((file, lines))
+    Ok(Opened {
+        file,
+        lines,
+        sealed,
+        stale,
+    })
+}
+
+/// A line as it is written, with its end.
+pub(super) fn bytes(line: &Line, closed: Option<&Closed>) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_string(line)?;
+    if let Some(Closed { vault, place }) = closed {
+        text = vault.seal_text(place, &text).map_err(io::Error::other)?;
+    }
+    text.push('\n');
+    Ok(text.into_bytes())
 }
 
 /// Adds a line, durably.
-pub(super) fn add(file: &mut File, line: &Line) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec(line)?;
-    bytes.push(b'\n');
-    file.write_all(&bytes)?;
+pub(super) fn add(file: &mut File, line: &Line, closed: Option<&Closed>) -> io::Result<()> {
+    file.write_all(&bytes(line, closed)?)?;
     file.sync_data()
 }
 

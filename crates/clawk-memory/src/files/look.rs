@@ -2,10 +2,12 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use clawk_kernel::ports::{MemoryError, StoreQuery};
 use clawk_manifest::model::Store;
 use clawk_recall::entry::{Hit, Whose};
+use clawk_recall::seal::Vault;
 
 use super::part::Part;
 use super::places::{self, Place};
@@ -22,21 +24,30 @@ pub struct Held {
 }
 
 impl Held {
-    /// Every scope of every store in folders that an agent has used. `root`: `memory` in its state directory.
+    /// Every scope of every store in folders that an agent has used. `root`: `memory` in its state directory; `vault`: what opens
+    /// encrypted ones.
     ///
     /// # Errors
-    /// A folder can't be read.
-    pub fn all(root: &Path) -> io::Result<Vec<Self>> {
+    /// A folder can't be read, or is encrypted and has no key here.
+    pub fn all(root: &Path, vault: Option<&Arc<Vault>>) -> io::Result<Vec<Self>> {
         let open = |Place { store, scope, folder }| {
             let spec = Store::named(&store);
             Ok(Self {
-                part: Part::open(&folder, &spec)?,
+                part: Part::open(&folder, &spec, vault)?,
                 store,
                 scope,
                 spec,
             })
         };
         places::known(root)?.into_iter().map(open).collect()
+    }
+
+    /// Seals an encrypted store with the current key of its vault.
+    ///
+    /// # Errors
+    /// The folder can't be written; what is there can still be read with both keys.
+    pub fn seal_anew(&mut self) -> Result<(), MemoryError> {
+        self.part.seal_anew()
     }
 
     /// How many entries.

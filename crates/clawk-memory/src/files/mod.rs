@@ -7,6 +7,7 @@ mod places;
 mod workspace;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,8 +16,10 @@ use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreScope, StoreType};
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, New, Whose};
+use clawk_recall::seal::{NO_KEY, STAYS, Vault};
 use clawk_trace::chain::digest_of;
 
+use line::Closed;
 pub use look::Held;
 use part::Part;
 use workspace::Workspace;
@@ -32,6 +35,8 @@ pub struct Options {
     pub tenant: String,
     /// A `path` may lead out of `root`. Not for a manifest that came over the wire.
     pub outside: bool,
+    /// What opens and seals encrypted stores.
+    pub vault: Option<Arc<Vault>>,
 }
 
 /// Stores in folders. One process owns them, as it owns the state directory.
@@ -95,6 +100,23 @@ impl Files {
         }
     }
 
+    /// What is encrypted of the store opens with the key that is given, and the store still says that it is.
+    fn is_the_key(&self, store: &Store) -> Result<(), MemoryError> {
+        let closed = self
+            .options
+            .vault
+            .clone()
+            .map(|vault| Closed::new(vault, &store.name));
+        let known = places::known(&self.options.root).map_err(|error| backend(store, &error))?;
+        for place in known.into_iter().filter(|place| place.store == store.name) {
+            let sealed = line::is_sealed(&place.folder.join("entries.jsonl"), closed.as_ref());
+            if sealed.map_err(|error| backend(store, &error))? && !store.encryption {
+                return Err(backend(store, &io::Error::other(STAYS)));
+            }
+        }
+        Ok(())
+    }
+
     /// The folder of a store for one place.
     fn folder(&self, store: &Store, place: &Scope) -> Result<PathBuf, MemoryError> {
         let path = self.base(store, &place.identity)?;
@@ -116,13 +138,14 @@ impl Files {
     ) -> Result<T, MemoryError> {
         let (folder, store, open) = (self.folder(store, place)?, store.clone(), Arc::clone(&self.open));
         let (root, name) = (self.options.root.clone(), place.part(&store));
+        let vault = self.options.vault.clone();
         off_thread(move || {
             let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
             if !parts.contains_key(&folder) {
                 // Who looks later finds it, whatever the manifest says then.
                 places::note(&root, &store.name, &name, &folder).map_err(|error| backend(&store, &error))?;
             }
-            opened(&mut parts, &folder, &store, job)
+            opened(&mut parts, &folder, (&store, vault.as_ref()), job)
         })
         .await
     }
@@ -137,14 +160,18 @@ impl Files {
             return Ok(Vec::new());
         }
         let (open, store, root) = (Arc::clone(&self.open), store.clone(), self.options.root.clone());
+        let vault = self.options.vault.clone();
         off_thread(move || {
             let known = places::known(&root).map_err(|error| backend(&store, &error))?;
             let mut done = Vec::new();
             for place in known.into_iter().filter(|place| place.store == store.name) {
                 let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
-                let each = opened(&mut parts, &place.folder, &store, |part, store| {
-                    job(&place.folder, part, store)
-                });
+                let each = opened(
+                    &mut parts,
+                    &place.folder,
+                    (&store, vault.as_ref()),
+                    |part, store| job(&place.folder, part, store),
+                );
                 done.push(each?);
             }
             Ok(done)
@@ -173,11 +200,12 @@ impl Files {
 fn opened<T>(
     parts: &mut Parts<'_>,
     folder: &Path,
-    store: &Store,
+    (store, vault): (&Store, Option<&Arc<Vault>>),
     job: impl FnOnce(&mut Part, &Store) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
     if !parts.contains_key(folder) {
-        let part = Part::open(folder, store).map_err(|error| backend(store, &error))?;
+        let mut part = Part::open(folder, store, vault).map_err(|error| backend(store, &error))?;
+        part.seal_anew()?;
         parts.insert(folder.to_owned(), part);
     }
     let part = parts
@@ -193,11 +221,15 @@ fn opened<T>(
 impl Memory for Files {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
-        if store.encryption {
+        if store.encryption && store.kind == StoreType::Workspace {
             return refuse(
-                "`encryption: true` is not served on files; nothing is written unencrypted instead",
+                "a workspace in a folder is files that tools and people read, so it is not encrypted; write `backend: sqlite`",
             );
         }
+        if store.encryption && self.options.vault.is_none() {
+            return refuse(NO_KEY);
+        }
+        self.is_the_key(store)?;
         if store.kind == StoreType::Workspace
             && store.retention != clawk_manifest::model::Retention::default()
         {

@@ -7,18 +7,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clawk_kernel::ports::{Lacking, MemoryError};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::{self, Summary, model_of, replaces};
-use clawk_recall::entry::{Hit, New, Whose, number};
+use clawk_recall::entry::{Hit, New, Whose, number, room};
 use clawk_recall::index::Index;
 use clawk_recall::packed::{Matrix, pack};
+use clawk_recall::seal::Vault;
 use clawk_recall::{table, words};
 
-use super::line::{self, Kept, Line};
+use super::line::{self, Closed, Kept, Line};
+
+/// What people read; an encrypted store has none.
+const MARKDOWN: &str = "entries.md";
 
 /// Lines that say what is no more, before the file is written anew.
 const MAX_DEAD: usize = 256;
@@ -79,16 +84,24 @@ pub(super) struct Part {
     /// By model and entry; what is written again when the file is.
     packed: BTreeMap<(String, i64), Vec<u8>>,
     broken: bool,
+    /// What opens its lines, if anything; and whether it seals them.
+    closed: Option<Closed>,
+    sealed: bool,
+    stale: bool,
+    /// How many rows there were, and the next number, when they were last compared with each other.
+    merged: (usize, i64),
 }
 
 impl Part {
-    pub(super) fn open(folder: &Path, store: &Store) -> io::Result<Self> {
+    /// Reads a part. `vault` opens what is sealed; a store that says so, or was sealed, is sealed from now on.
+    pub(super) fn open(folder: &Path, store: &Store, vault: Option<&Arc<Vault>>) -> io::Result<Self> {
         line::make_folder(folder)?;
-        let (log, lines) = line::open(&folder.join("entries.jsonl"))?;
+        let closed = vault.map(|vault| Closed::new(Arc::clone(vault), &store.name));
+        let opened = line::open(&folder.join("entries.jsonl"), closed.as_ref())?;
         let mut part = Self {
             store: store.name.clone(),
             folder: folder.to_owned(),
-            log,
+            log: opened.file,
             rows: BTreeMap::new(),
             aside: BTreeMap::new(),
             ids: HashMap::new(),
@@ -100,11 +113,29 @@ impl Part {
             vectors: HashMap::new(),
             packed: BTreeMap::new(),
             broken: false,
+            closed,
+            sealed: store.encryption || opened.sealed,
+            stale: opened.stale,
+            merged: (0, 0),
         };
-        for line in lines {
+        for line in opened.lines {
             part.apply(line);
         }
         Ok(part)
+    }
+
+    /// Writes it anew where a line is not sealed with the current key and should be.
+    pub(super) fn seal_anew(&mut self) -> Result<(), MemoryError> {
+        let markdown = self.folder.join(MARKDOWN).exists();
+        if self.sealed && (self.stale || markdown) {
+            self.rewrite()?;
+            self.stale = false;
+        }
+        Ok(())
+    }
+
+    fn seals(&self) -> Option<&Closed> {
+        self.closed.as_ref().filter(|_| self.sealed)
     }
 
     /// A write failed: what memory holds may not be what the disk holds.
@@ -122,7 +153,8 @@ impl Part {
             return Ok(());
         }
         let told = self.markdown(&line.keep);
-        if let Err(error) = line::add(&mut self.log, &line) {
+        let closed = self.closed.as_ref().filter(|_| self.sealed);
+        if let Err(error) = line::add(&mut self.log, &line, closed) {
             self.broken = true;
             return Err(self.failed(&error));
         }
@@ -279,16 +311,9 @@ impl Part {
                 mark,
             });
         }
-        let limit = store.max_size_mb.map_or(usize::MAX, |mb| {
-            usize::try_from(mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX)
-        });
-        if self.bytes.saturating_add(more) > limit {
-            let reason = format!(
-                "store `{}` holds {} bytes and its `max_size_mb` is reached; forget or compact something",
-                store.name, self.bytes
-            );
-            return Err(MemoryError::Entry { index: 0, reason });
-        }
+        let size = |bytes| u64::try_from(bytes).unwrap_or(u64::MAX);
+        room(store, size(self.bytes), size(more))
+            .map_err(|reason| MemoryError::Entry { index: 0, reason })?;
         self.commit(line)?;
         self.retain(store, at)?;
         Ok(ids)
@@ -297,11 +322,30 @@ impl Part {
     /// Retention, and what it removed is in no file any more.
     pub(super) fn expire(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
         let gone = self.retain(store, at)?;
+        self.merge(store)?;
         // What a `keep` removed waits for this, too: it would write the files anew each time.
         if self.dead > 0 {
             self.rewrite()?;
         }
         Ok(gone)
+    }
+
+    /// Sets aside what a later entry says as well.
+    fn merge(&mut self, store: &Store) -> Result<(), MemoryError> {
+        let now = (self.rows.len(), self.next);
+        if !compact::merges(store) || self.merged == now {
+            return Ok(());
+        }
+        self.merged = now;
+        let mut rows: Vec<(i64, Hit)> = self.rows.iter().map(|(n, row)| (*n, row.hit())).collect();
+        rows.sort_by_key(|(n, _)| (self.rows.get(n).map(|row| row.at), *n));
+        let again = compact::said_again(rows.iter().map(|(n, hit)| (*n, hit)));
+        let id = |n: &i64| self.rows.get(n).map(|row| row.kept.id.clone());
+        let aside = again.iter().filter_map(id).collect();
+        self.commit(Line {
+            aside,
+            ..Line::default()
+        })
     }
 
     /// Retention by age, number, snapshots; compaction first where it is due.
@@ -522,11 +566,19 @@ impl Part {
 
     /// Both files anew, without what is gone.
     fn rewrite(&mut self) -> Result<(), MemoryError> {
-        let (jsonl, text) = self.written();
         let path = self.folder.join("entries.jsonl");
-        let done = line::replace(&path, &jsonl)
-            .and_then(|()| line::replace(&self.folder.join("entries.md"), text.as_bytes()))
-            .and_then(|()| OpenOptions::new().append(true).open(&path));
+        let write = || -> io::Result<File> {
+            let (jsonl, text) = self.written()?;
+            line::replace(&path, &jsonl)?;
+            let markdown = self.folder.join(MARKDOWN);
+            match (self.sealed, markdown.exists()) {
+                (true, true) => std::fs::remove_file(markdown)?,
+                (true, false) => {}
+                (false, _) => line::replace(&markdown, text.as_bytes())?,
+            }
+            OpenOptions::new().append(true).open(&path)
+        };
+        let done = write();
         match done {
             Ok(log) => {
                 (self.log, self.dead) = (log, 0);

@@ -11,7 +11,7 @@ use clawk_kernel::ports::{MemoryError, StoreQuery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
+use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose, room};
 use clawk_recall::fuse::{self, Leg};
 use clawk_recall::index::Index;
 use clawk_recall::packed::{Matrix, pack};
@@ -114,7 +114,7 @@ impl Workspace {
     }
 
     fn marks(&self) -> io::Result<Marks> {
-        let (_, lines) = line::open(&self.marks)?;
+        let lines = line::open(&self.marks, None)?.lines;
         let kept = lines.into_iter().flat_map(|line| line.keep);
         Ok(kept
             .map(|kept| (kept.id, (kept.key.unwrap_or_default(), kept.mark)))
@@ -224,9 +224,9 @@ impl Workspace {
     }
 
     fn check_size(&self, store: &Store, files: &[(String, String)]) -> Result<io::Result<()>, MemoryError> {
-        let Some(limit_mb) = store.max_size_mb else {
+        if store.max_size_mb.is_none() {
             return Ok(Ok(()));
-        };
+        }
         let paths = match self.paths() {
             Ok(paths) => paths,
             Err(error) => return Ok(Err(error)),
@@ -242,22 +242,14 @@ impl Workspace {
             .iter()
             .map(|(_, text)| u64::try_from(text.len()).unwrap_or(u64::MAX))
             .sum();
-        if there.saturating_add(more) <= limit_mb.saturating_mul(1 << 20) {
-            return Ok(Ok(()));
-        }
-        Err(MemoryError::Entry {
-            index: 0,
-            reason: format!(
-                "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); remove files first",
-                store.name
-            ),
-        })
+        room(store, there, more).map_err(|reason| MemoryError::Entry { index: 0, reason })?;
+        Ok(Ok(()))
     }
 
     /// The marks first: a file without one is nobody's word.
     fn write(&self, files: &[(String, String)], line: &Line) -> io::Result<()> {
-        let (mut log, _) = line::open(&self.marks)?;
-        line::add(&mut log, line)?;
+        let mut log = line::open(&self.marks, None)?.file;
+        line::add(&mut log, line, None)?;
         for (path, text) in files {
             let (folder, name) = self.parent(path, true)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -18,6 +18,7 @@ fn files(root: &std::path::Path, outside: bool) -> Files {
         home: Some(root.join("home")),
         tenant: "acme".to_owned(),
         outside,
+        vault: None,
     })
 }
 
@@ -189,7 +190,7 @@ async fn what_compaction_sets_aside_of_a_folder_comes_back_and_what_is_forgotten
         let counts = running.compact(&spec, &place(""), T0, None).await.unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
         drop(running);
-        let mut held = Held::all(dir.path()).unwrap();
+        let mut held = Held::all(dir.path(), None).unwrap();
         assert_eq!(
             (held.len(), held[0].store.as_str(), held[0].scope.as_str()),
             (1, "s", "identity/a")
@@ -202,6 +203,6 @@ async fn what_compaction_sets_aside_of_a_folder_comes_back_and_what_is_forgotten
         let back = all(&files(dir.path(), true), &spec).await;
         assert_eq!(back.len(), 9, "{strategy}: {back:?}");
         assert_eq!(back[0], "secret0 of the garden");
-        assert!(Held::all(dir.path()).unwrap()[0].newest(true, 9).is_empty());
+        assert!(Held::all(dir.path(), None).unwrap()[0].newest(true, 9).is_empty());
     }
 }

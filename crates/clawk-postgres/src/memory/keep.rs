@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::Store;
 use clawk_recall::compact::replaces;
+use clawk_recall::entry::room;
 
 use super::rows::{self, NewRow};
+use super::spec::Spec;
 use super::{parts, retain};
 use crate::connect::Session;
 use crate::error::Failure;
@@ -15,19 +16,22 @@ use crate::error::Failure;
 pub(super) async fn keep(
     session: &Session,
     part: i64,
-    store: &Store,
+    store: &Spec<'_>,
     new: Vec<NewRow>,
     at: Timestamp,
 ) -> Result<Vec<String>, Failure> {
-    let keys: Vec<&str> = if replaces(store.kind) {
-        new.iter().filter_map(|row| row.key.as_deref()).collect()
-    } else {
-        Vec::new()
-    };
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    if replaces(store.kind) {
+        for key in new.iter().filter_map(|row| row.key.as_deref()) {
+            names.insert(store.name_of(key)?, key);
+        }
+    }
+    let keys: Vec<&str> = names.keys().map(String::as_str).collect();
     let seen = written(session, part, &keys).await?;
     parts::lock(session, part).await?;
     // INVARIANT: whoever waited for the lock compares with what it saw before; a write in between is never overwritten unseen.
-    if let Some(key) = changed_key(&seen, &written(session, part, &keys).await?) {
+    if let Some(name) = changed_key(&seen, &written(session, part, &keys).await?) {
+        let key = names.get(name).copied().unwrap_or(name);
         return Err(Failure::Conflict(format!(
             "`{}` in the store `{}`",
             key.chars().take(64).collect::<String>(),
@@ -41,10 +45,10 @@ pub(super) async fn keep(
         }
         if let (true, Some(key)) = (replaces(store.kind), &row.key) {
             let sql = "SELECT n FROM memory WHERE part = $1 AND key = $2";
-            let old = rows::numbers(&session.rows(sql, &[&part, key]).await?)?;
+            let old = rows::numbers(&session.rows(sql, &[&part, &store.name_of(key)?]).await?)?;
             rows::delete(session, part, &old).await?;
         }
-        rows::insert(session, part, row, at).await?;
+        rows::insert(session, store, part, row, at).await?;
     }
     retain::apply(session, part, store, at).await?;
     Ok(new.into_iter().map(|row| row.id).collect())
@@ -68,20 +72,11 @@ fn changed_key<'a>(seen: &'a BTreeMap<String, i64>, now: &'a BTreeMap<String, i6
 }
 
 /// `max_size_mb` holds for all scopes of the store together.
-async fn check_size(session: &Session, part: i64, store: &Store, new: &[NewRow]) -> Result<(), Failure> {
-    let Some(limit_mb) = store.max_size_mb else {
-        return Ok(());
-    };
-    let there = parts::bytes(session, part).await?;
-    let more: u64 = new.iter().map(NewRow::bytes).sum();
-    if there.saturating_add(more) <= limit_mb.saturating_mul(1024 * 1024) {
+async fn check_size(session: &Session, part: i64, store: &Spec<'_>, new: &[NewRow]) -> Result<(), Failure> {
+    if store.max_size_mb.is_none() {
         return Ok(());
     }
-    Err(Failure::Entry {
-        index: 0,
-        reason: format!(
-            "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); forget or compact something",
-            store.name
-        ),
-    })
+    let there = parts::bytes(session, part).await?;
+    let more = new.iter().map(NewRow::bytes).sum();
+    room(store.store, there, more).map_err(|reason| Failure::Entry { index: 0, reason })
 }

@@ -3,14 +3,18 @@
 //! A part is one store's entries for one scope. Whoever changes a part locks its row first, so its entries are numbered in the
 //! order of their commits, and vectors that were read once are never read again.
 
+mod indexed;
 mod keep;
 mod parts;
 mod retain;
 mod rows;
+mod seal;
 mod search;
+mod spec;
 mod undo;
 mod vectors;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
@@ -18,10 +22,14 @@ use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend};
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, New, Whose};
+use clawk_recall::seal::{NO_KEY, STAYS, Vault};
+use tokio::sync::Mutex;
 
 use crate::error::Failure;
 use crate::pool::{Database, Mode, Transaction};
+use indexed::Words;
 use parts::Part;
+use spec::{PROOF, Spec, proof_of};
 use vectors::Vectors;
 
 /// Memory stores of one agent in a database.
@@ -31,6 +39,10 @@ pub struct PgMemory {
     /// The agent's name: two agents in one database do not share a store.
     agent: Arc<str>,
     vectors: Arc<Vectors>,
+    words: Arc<Words>,
+    vault: Option<Arc<Vault>>,
+    /// Stores whose key was compared with their proof, or that were seen not to be encrypted.
+    proved: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl PgMemory {
@@ -41,7 +53,81 @@ impl PgMemory {
             database,
             agent: agent.into(),
             vectors: Arc::default(),
+            words: Arc::default(),
+            vault: None,
+            proved: Arc::default(),
         }
+    }
+
+    /// What opens and seals encrypted stores.
+    #[must_use]
+    pub fn with_vault(self, vault: Option<Arc<Vault>>) -> Self {
+        Self { vault, ..self }
+    }
+
+    fn spec<'a>(&'a self, store: &'a Store) -> Spec<'a> {
+        Spec {
+            store,
+            vault: self.vault.as_deref(),
+        }
+    }
+
+    /// The key is the one that the store was encrypted with, by whichever process; or the store was never encrypted. The first writer
+    /// with a key, and the first with another one, seals everything, in one transaction.
+    async fn prove(&self, tx: &Transaction, store: &Store, mode: Mode) -> Result<(), Failure> {
+        if self.proved.lock().await.contains(&store.name) {
+            return Ok(());
+        }
+        let refuse = |why: &str| Failure::Schema(format!("store `{}`: {why}", store.name));
+        let agent: &str = &self.agent;
+        let sql = "SELECT proof FROM memory_seals WHERE agent = $1 AND store = $2";
+        let found: Option<Vec<u8>> = match tx.first(sql, &[&agent, &store.name]).await? {
+            Some(row) => Some(row.try_get(0)?),
+            None => None,
+        };
+        if !store.encryption {
+            if found.is_some() {
+                return Err(refuse(STAYS));
+            }
+            return Ok(()); // another process may encrypt it, so this is asked again
+        }
+        let vault = self.vault.as_deref().ok_or_else(|| refuse(NO_KEY))?;
+        let current = match &found {
+            Some(proof) => match vault.open(&proof_of(&store.name), proof) {
+                Ok(Some(opened)) if opened == PROOF => vault.is_current(proof),
+                Ok(_) | Err(_) => return Err(refuse("the key is not the one that it was encrypted with")),
+            },
+            None => false,
+        };
+        if !current && mode == Mode::Write {
+            for id in parts::all(tx, agent, &store.name).await? {
+                parts::lock(tx, id).await?;
+                seal::anew(tx, &self.spec(store), id).await?;
+            }
+            let proof = vault.seal(&proof_of(&store.name), PROOF);
+            let proof = proof.map_err(|error| refuse(&error.to_string()))?;
+            let sql = "INSERT INTO memory_seals (agent, store, proof) VALUES ($1, $2, $3) \
+                       ON CONFLICT (agent, store) DO UPDATE SET proof = EXCLUDED.proof";
+            tx.run(sql, &[&agent, &store.name, &proof]).await?;
+        } else if current {
+            self.proved.lock().await.insert(store.name.clone());
+        }
+        Ok(())
+    }
+
+    /// Seals an encrypted store with the current key of its vault.
+    ///
+    /// # Errors
+    /// The server is away or refuses, or a value opens with neither key: nothing was changed.
+    pub async fn seal_anew(&self, store: &Store) -> Result<(), MemoryError> {
+        let work = async {
+            let tx = self.begin(store, Mode::Write).await?;
+            tx.end(Ok(())).await
+        };
+        self.database
+            .within(work)
+            .await
+            .map_err(|failure| failure.of_memory(true))
     }
 
     /// Brings back what compaction set aside of a place: one entry or what a summary stands for, or everything. Returns how many
@@ -56,7 +142,7 @@ impl PgMemory {
                 let Some(part) = self.locked(&tx, store, place).await? else {
                     return Ok(0);
                 };
-                undo::restore(&tx, part, store, id).await
+                undo::restore(&tx, part, &self.spec(store), id).await
             }
             .await;
             tx.end(done).await
@@ -77,7 +163,10 @@ impl PgMemory {
             ));
             return tx.end(Err(missing)).await;
         }
-        Ok(tx)
+        match self.prove(&tx, store, mode).await {
+            Ok(()) => Ok(tx),
+            Err(failure) => tx.end(Err(failure)).await,
+        }
     }
 
     /// The part, if it is there, locked until the end of the transaction.
@@ -97,11 +186,12 @@ impl PgMemory {
                 Some(part) => {
                     let search = search::Search {
                         tx: &tx,
-                        store,
+                        store: &self.spec(store),
                         part,
                         whose: &ask.whose,
                         limit: ask.limit,
                         vectors: &self.vectors,
+                        words: &self.words,
                     };
                     search.run(&ask.query, ask.vector.as_ref()).await
                 }
@@ -118,11 +208,11 @@ impl PgMemory {
         entries: Vec<New>,
         at: Timestamp,
     ) -> Result<Vec<String>, Failure> {
-        let rows = rows::rows_of(store, entries)?;
+        let rows = rows::rows_of(&self.spec(store), entries)?;
         let tx = self.begin(store, Mode::Write).await?;
         let done = async {
             let id = parts::make(&tx, &self.agent, &store.name, &place.part(store)).await?;
-            keep::keep(&tx, id, store, rows, at).await
+            keep::keep(&tx, id, &self.spec(store), rows, at).await
         }
         .await;
         tx.end(done).await
@@ -140,8 +230,8 @@ impl PgMemory {
             let Some(part) = self.locked(&tx, store, place).await? else {
                 return Ok((0, 0));
             };
-            retain::apply(&tx, part.id, store, at).await?;
-            retain::compact(&tx, part.id, store, at, summary.as_ref()).await?;
+            retain::apply(&tx, part.id, &self.spec(store), at).await?;
+            retain::compact(&tx, part.id, &self.spec(store), at, summary.as_ref()).await?;
             let after = parts::count(&tx, part.id).await?;
             Ok((part.count(), after))
         }
@@ -159,9 +249,10 @@ impl PgMemory {
             let tx = self.begin(store, Mode::Write).await?;
             let done = async {
                 let before = parts::lock(&tx, id).await?;
-                retain::apply(&tx, id, store, at).await?;
-                let after = parts::count(&tx, id).await?;
-                Ok(before.count().saturating_sub(after))
+                retain::apply(&tx, id, &self.spec(store), at).await?;
+                let left = parts::count(&tx, id).await?;
+                retain::merge(&tx, id, &self.spec(store), at).await?;
+                Ok(before.count().saturating_sub(left))
             }
             .await;
             gone += tx.end(done).await?;
@@ -184,7 +275,7 @@ impl PgMemory {
             let Some(part) = self.locked(&tx, store, place).await? else {
                 return Ok(None);
             };
-            undo::remove(&tx, part, store, &whose, &id).await
+            undo::remove(&tx, part, &self.spec(store), &whose, &id).await
         }
         .await;
         let hit = tx.end(done).await?;
@@ -193,7 +284,7 @@ impl PgMemory {
 
     async fn lacks(&self, store: &Store, model: &str, limit: usize) -> Result<Vec<Lacking>, Failure> {
         let tx = self.begin(store, Mode::Read).await?;
-        let lacking = vectors::lacking(&tx, &self.agent, &store.name, model, limit).await;
+        let lacking = vectors::lacking(&tx, &self.spec(store), &self.agent, model, limit).await;
         tx.end(lacking).await
     }
 
@@ -209,7 +300,7 @@ impl PgMemory {
             let tx = self.begin(store, Mode::Write).await?;
             let done = async {
                 parts::lock(&tx, id).await?;
-                vectors::add_all(&tx, id, model, &vectors).await
+                vectors::add_all(&tx, &self.spec(store), id, model, &vectors).await
             }
             .await;
             tx.end(done).await?;
@@ -219,7 +310,7 @@ impl PgMemory {
 }
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
-fn check(store: &Store) -> Result<(), MemoryError> {
+fn check(store: &Store, vault: Option<&Vault>) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
@@ -231,18 +322,15 @@ fn check(store: &Store) -> Result<(), MemoryError> {
             | StoreBackend::Custom),
         ) => return refuse(format!("backend `{}` is not kept in PostgreSQL", other.as_str())),
     }
-    if store.encryption {
-        return refuse(
-            "`encryption: true` is not served on PostgreSQL; nothing is written unencrypted instead"
-                .to_owned(),
-        );
+    match (store.encryption, vault) {
+        (true, None) => refuse(NO_KEY.to_owned()),
+        (true, Some(_)) | (false, _) => Ok(()),
     }
-    Ok(())
 }
 
 impl Memory for PgMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        check(store)
+        check(store, self.vault.as_deref())
     }
 
     fn ask<'a>(
@@ -252,7 +340,7 @@ impl Memory for PgMemory {
         ask: Ask,
     ) -> Later<'a, Result<Found, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             let found = self.database.within(self.found(store, place, ask)).await;
             found.map_err(|failure| failure.of_memory(false))
         })
@@ -267,7 +355,7 @@ impl Memory for PgMemory {
         record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("PostgreSQL keeps no journal".to_owned()));
             }
@@ -278,13 +366,13 @@ impl Memory for PgMemory {
 
     fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
                 let scope = place.part(store);
                 let done = async {
                     match parts::find(&tx, &self.agent, &store.name, &scope).await? {
-                        Some(part) => retain::old(&tx, part.id, store).await,
+                        Some(part) => retain::old(&tx, part.id, &self.spec(store)).await,
                         None => Ok(Vec::new()),
                     }
                 }
@@ -305,7 +393,7 @@ impl Memory for PgMemory {
         summary: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             let done = self
                 .database
                 .within(self.compacted(store, place, at, summary))
@@ -316,7 +404,7 @@ impl Memory for PgMemory {
 
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             let done = self.database.within(self.retained(store, at)).await;
             done.map_err(|failure| failure.of_memory(true))
         })
@@ -330,7 +418,7 @@ impl Memory for PgMemory {
         id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             let done = self.database.within(self.removed(store, place, whose, id)).await;
             done.map_err(|failure| failure.of_memory(true))
         })
@@ -338,7 +426,7 @@ impl Memory for PgMemory {
 
     fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.vault.as_deref())?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
                 let scope = place.part(store);

@@ -80,6 +80,13 @@ pub(super) async fn bytes(session: &Session, id: i64) -> Result<u64, Failure> {
     Ok(u64::try_from(bytes).unwrap_or_default()) // silent-ok: never below 0
 }
 
+/// Entries are back, or gone for good: indexes in memory look what is there before they answer.
+pub(super) async fn came_or_went(session: &Session, id: i64) -> Result<(), Failure> {
+    let sql = "UPDATE memory_parts SET changed = changed + 1 WHERE id = $1";
+    session.run(sql, &[&id]).await?;
+    Ok(())
+}
+
 /// So many entries and bytes more, or fewer.
 pub(super) async fn changed(session: &Session, id: i64, entries: i64, bytes: i64) -> Result<(), Failure> {
     let sql = "UPDATE memory_parts SET entries = entries + $2, bytes = greatest(0, bytes + $3) WHERE id = $1";

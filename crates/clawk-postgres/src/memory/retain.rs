@@ -1,12 +1,13 @@
 //! Retention and compaction: what goes, and what is set aside. The part is locked by whoever calls.
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{CompactionStrategy, Duration, Retention, Store, StoreType};
+use clawk_manifest::model::{CompactionStrategy, Duration, Retention, StoreType};
 use clawk_recall::compact::{self, Summary};
 use clawk_recall::entry::Hit;
 
 use super::parts;
 use super::rows::{self, COLUMNS, delete, hit, insert, numbers, rows_of, set_aside};
+use super::spec::Spec;
 use crate::connect::Session;
 use crate::error::Failure;
 
@@ -15,7 +16,12 @@ fn integer(count: u64) -> i64 {
 }
 
 /// Removes for good what is too old or too much; what was set aside is too old at the same age.
-pub(super) async fn apply(session: &Session, part: i64, store: &Store, at: Timestamp) -> Result<(), Failure> {
+pub(super) async fn apply(
+    session: &Session,
+    part: i64,
+    store: &Spec<'_>,
+    at: Timestamp,
+) -> Result<(), Failure> {
     let Retention { max_age, max_entries } = store.retention;
     let snapshots = store.checkpoint.clone().unwrap_or_default();
     let is_checkpoint = store.kind == StoreType::Checkpoint;
@@ -45,7 +51,7 @@ pub(super) async fn apply(session: &Session, part: i64, store: &Store, at: Times
         compact(session, part, store, at, None).await?;
     }
     let more = parts::count(session, part).await?.saturating_sub(max);
-    let old: Vec<i64> = oldest(session, part, more)
+    let old: Vec<i64> = oldest(session, store, part, more)
         .await?
         .iter()
         .map(|(n, _)| *n)
@@ -58,25 +64,32 @@ fn before(age: Duration, at: Timestamp) -> Timestamp {
 }
 
 /// The entries that compaction would put aside now, the oldest first.
-pub(super) async fn old(session: &Session, part: i64, store: &Store) -> Result<Vec<(i64, Hit)>, Failure> {
+pub(super) async fn old(session: &Session, part: i64, store: &Spec<'_>) -> Result<Vec<(i64, Hit)>, Failure> {
     let entries = parts::count(session, part).await?;
-    oldest(session, part, compact::goes(store, entries)).await
+    oldest(session, store, part, compact::goes(store, entries)).await
 }
 
-async fn oldest(session: &Session, part: i64, how_many: u64) -> Result<Vec<(i64, Hit)>, Failure> {
+async fn oldest(
+    session: &Session,
+    store: &Spec<'_>,
+    part: i64,
+    how_many: u64,
+) -> Result<Vec<(i64, Hit)>, Failure> {
     if how_many == 0 {
         return Ok(Vec::new());
     }
     let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 ORDER BY at, n LIMIT $2");
     let rows = session.rows(&sql, &[&part, &integer(how_many)]).await?;
-    rows.iter().map(|row| Ok((row.try_get(6)?, hit(row)?))).collect()
+    rows.iter()
+        .map(|row| Ok((row.try_get(7)?, hit(store, row)?)))
+        .collect()
 }
 
 /// Sets the oldest aside: `truncate` and `sliding-window` leave the newest, `summarize` puts one entry in their place.
 pub(super) async fn compact(
     session: &Session,
     part: i64,
-    store: &Store,
+    store: &Spec<'_>,
     at: Timestamp,
     summary: Option<&Summary>,
 ) -> Result<(), Failure> {
@@ -99,7 +112,26 @@ pub(super) async fn compact(
         .await?;
     set_aside(session, part, &numbers, &new.id, at).await?;
     for row in rows_of(store, vec![new])? {
-        insert(session, part, &row, Timestamp(when)).await?;
+        insert(session, store, part, &row, Timestamp(when)).await?;
     }
     Ok(())
+}
+
+/// Sets aside what a later entry of the part says as well.
+pub(super) async fn merge(
+    session: &Session,
+    part: i64,
+    store: &Spec<'_>,
+    at: Timestamp,
+) -> Result<(), Failure> {
+    if !compact::merges(store) {
+        return Ok(());
+    }
+    let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 ORDER BY at, n");
+    let mut all: Vec<(i64, Hit)> = Vec::new();
+    for row in &session.rows(&sql, &[&part]).await? {
+        all.push((row.try_get(7)?, hit(store, row)?));
+    }
+    let again = compact::said_again(all.iter().map(|(n, hit)| (*n, hit)));
+    set_aside(session, part, &again, "", at).await
 }

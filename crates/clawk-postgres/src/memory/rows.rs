@@ -1,16 +1,16 @@
 //! Rows of memory: what is written, what is read.
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::Store;
-use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::model_of;
-use clawk_recall::entry::{Hit, Mark, New, number};
+use clawk_recall::entry::{Hit, New, number};
+use clawk_recall::seal::Bundle;
 use clawk_recall::{table, words};
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use serde_json::Value;
 use tokio_postgres::Row;
 
 use super::parts::changed;
+use super::spec::{Columns, Spec};
 use crate::connect::Session;
 use crate::error::Failure;
 
@@ -18,7 +18,7 @@ use crate::error::Failure;
 const MAX_NAME_BYTES: usize = 1024;
 
 /// What [`hit`] reads, from the first column on.
-pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark";
+pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark, part";
 
 /// An entry ready to be written.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(super) struct NewRow {
     /// Folded words; the server makes them lexemes.
     pub(super) words: String,
     pub(super) vector: Option<Vec<f32>>,
+    /// All of it in one text, for an encrypted store.
+    bundle: Option<String>,
 }
 
 impl NewRow {
@@ -42,7 +44,7 @@ impl NewRow {
 }
 
 /// Entries as rows; or which one does not fit the store, and what would mend it.
-pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, Failure> {
+pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<New>) -> Result<Vec<NewRow>, Failure> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, New)| {
         let refuse = |reason| Failure::Entry { index, reason };
@@ -51,6 +53,7 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, F
         if let Some(reason) = fault(&id, entry.key.as_deref()) {
             return Err(refuse(reason));
         }
+        let bundle = store.encryption.then(|| Bundle::of(&entry, &mark).text());
         // JSON text holds no character 0, which PostgreSQL does not take: it is written as an escape.
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
@@ -65,6 +68,7 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, F
             mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
             words: folded(&text),
             vector: table::embed(&text).filter(|_| embeds),
+            bundle,
         })
     };
     entries.into_iter().enumerate().map(row).collect()
@@ -110,29 +114,43 @@ pub(super) async fn is_kept(session: &Session, part: i64, id: &str) -> Result<bo
 }
 
 /// Writes an entry with its words and the built-in table's vector; how the part counts it.
-pub(super) async fn insert(session: &Session, part: i64, row: &NewRow, at: Timestamp) -> Result<(), Failure> {
+pub(super) async fn insert(
+    session: &Session,
+    store: &Spec<'_>,
+    part: i64,
+    row: &NewRow,
+    at: Timestamp,
+) -> Result<(), Failure> {
+    let key = row.key.as_deref().map(|key| store.name_of(key)).transpose()?;
+    let sealed = row
+        .bundle
+        .as_ref()
+        .map(|bundle| store.sealed(part, &row.id, bundle));
+    let sealed = sealed.transpose()?;
+    let (content, metadata, mark, words) = match &sealed {
+        Some(sealed) => (sealed.as_str(), None, "", ""),
+        None => (
+            row.content.as_str(),
+            row.metadata.as_deref(),
+            row.mark.as_str(),
+            row.words.as_str(),
+        ),
+    };
     let sql = "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose, words) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, to_tsvector('clawk_words', $9)) RETURNING n";
     let n: i64 = session
         .value(
             sql,
             &[
-                &part,
-                &row.id,
-                &row.key,
-                &row.content,
-                &row.metadata,
-                &at.0,
-                &row.mark,
-                &row.whose,
-                &row.words,
+                &part, &row.id, &key, &content, &metadata, &at.0, &mark, &row.whose, &words,
             ],
         )
         .await?;
     if let Some(vector) = &row.vector {
-        super::vectors::add(session, (n, part, row.whose), table::NAME, vector).await?;
+        super::vectors::add(session, store, (n, part, row.whose), table::NAME, vector).await?;
     }
-    changed(session, part, 1, i64::try_from(row.bytes()).unwrap_or(i64::MAX)).await
+    let bytes = content.len() + metadata.map_or(0, str::len);
+    changed(session, part, 1, i64::try_from(bytes).unwrap_or(i64::MAX)).await
 }
 
 /// Removes entries with their words and vectors.
@@ -176,22 +194,14 @@ pub(super) fn json(text: &str) -> Result<Value, Failure> {
 }
 
 /// An entry as [`COLUMNS`] has it.
-pub(super) fn hit(row: &Row) -> Result<Hit, Failure> {
-    let (content, metadata): (&str, Option<&str>) = (row.try_get(2)?, row.try_get(3)?);
-    let mark = serde_json::from_str::<Mark>(row.try_get(5)?);
-    Ok(Hit {
-        entry: MemoryEntry {
-            id: row.try_get(0)?,
-            key: row.try_get(1)?,
-            content: json(content)?,
-            metadata: metadata.map(json).transpose()?,
-            timestamp: Some(Timestamp(row.try_get(4)?).to_string()),
-            score: None,
-        },
-        // A mark that can't be read says nothing good of the entry.
-        mark: mark.unwrap_or_else(|_| Mark {
-            untrusted: true,
-            ..Mark::default()
-        }),
+pub(super) fn hit(store: &Spec<'_>, row: &Row) -> Result<Hit, Failure> {
+    store.hit(Columns {
+        part: row.try_get(6)?,
+        id: row.try_get(0)?,
+        key: row.try_get(1)?,
+        content: row.try_get(2)?,
+        metadata: row.try_get(3)?,
+        at: Timestamp(row.try_get(4)?).to_string(),
+        mark: row.try_get(5)?,
     })
 }

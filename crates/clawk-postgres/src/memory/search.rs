@@ -7,14 +7,16 @@
 use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
-use clawk_manifest::model::{Store, StoreType};
+use clawk_manifest::model::StoreType;
 use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
 use clawk_recall::way;
 use clawk_recall::words::{self, Term};
 use futures::future::try_join_all;
 
+use super::indexed::Words;
 use super::parts::Part;
 use super::rows::{COLUMNS, folded, hit, json, numbers};
+use super::spec::Spec;
 use super::vectors::{Near, Vectors};
 use crate::error::Failure;
 use crate::pool::Transaction;
@@ -29,11 +31,12 @@ const MAX_RANKED: usize = 256;
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     pub(super) tx: &'a Transaction,
-    pub(super) store: &'a Store,
+    pub(super) store: &'a Spec<'a>,
     pub(super) part: Part,
     pub(super) whose: &'a Whose,
     pub(super) limit: usize,
     pub(super) vectors: &'a Vectors,
+    pub(super) words: &'a Words,
 }
 
 impl Search<'_> {
@@ -47,14 +50,15 @@ impl Search<'_> {
             StoreQuery::Key(key) if key.contains('\0') => Vec::new(), // no key that was kept has one
             StoreQuery::Key(key) => {
                 let named = if self.store.kind == StoreType::KeyValue {
-                    "key = $3"
+                    "(key = $3 AND $5::text IS NOT NULL)"
                 } else {
-                    "(key = $3 OR id = $3)"
+                    "(key = $3 OR id = $5::text)"
                 };
                 let sql = format!(
                     "SELECT {COLUMNS} FROM memory WHERE part = $1 AND {mine} AND {named} ORDER BY n DESC LIMIT $4"
                 );
-                self.tx.rows(&sql, &[&part, &whose, key, &bound]).await?
+                let name = self.store.name_of(key)?;
+                self.tx.rows(&sql, &[&part, &whose, &name, &bound, key]).await?
             }
             StoreQuery::Between(from, to) => {
                 let sql = format!(
@@ -65,7 +69,10 @@ impl Search<'_> {
                     .await?
             }
         };
-        let hits = rows.iter().map(hit).collect::<Result<Vec<_>, _>>()?;
+        let hits = rows
+            .iter()
+            .map(|row| hit(self.store, row))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Found {
             hits: hits.into_iter().filter(|hit| self.counts(hit)).collect(),
             ..Found::default()
@@ -102,13 +109,14 @@ impl Search<'_> {
     async fn by_vector(&self, way: &way::Near, depth: usize) -> Result<Vec<(i64, f64)>, Failure> {
         let whose = self.numbers();
         let near = Near {
+            store: self.store,
             part: self.part.id,
             model: &way.model,
             query: &way.query,
             whose: whose.as_deref(),
             limit: depth,
         };
-        let extension = self.tx.vector();
+        let extension = self.extension();
         let mut ranked = self.vectors.nearest(self.tx, extension, near).await?;
         if extension.is_none() && ranked.len() == depth && self.there(&ranked).await? < self.limit {
             // Much of what was in memory is gone from the store.
@@ -119,6 +127,11 @@ impl Search<'_> {
         Ok(ranked)
     }
 
+    /// What compares vectors on the server; nothing, where it sees none.
+    fn extension(&self) -> Option<&str> {
+        self.tx.vector().filter(|_| !self.store.encryption)
+    }
+
     async fn there(&self, ranked: &[(i64, f64)]) -> Result<usize, Failure> {
         let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
         let sql = "SELECT count(*) FROM memory WHERE part = $1 AND n = ANY ($2)";
@@ -127,6 +140,15 @@ impl Search<'_> {
     }
 
     async fn by_words(&self, question: &str, limit: usize) -> Result<Vec<(i64, f64)>, Failure> {
+        if self.store.encryption {
+            let numbers = self.numbers();
+            let counts =
+                |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
+            return self
+                .words
+                .find((self.tx, self.store, self.part.id), question, limit, counts)
+                .await;
+        }
         let sql = "SELECT min(n), max(n) FROM memory WHERE part = $1";
         let Some(row) = self.tx.first(sql, &[&self.part.id]).await? else {
             return Ok(Vec::new());
@@ -207,8 +229,8 @@ impl Search<'_> {
         let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 AND n = ANY ($2)");
         let mut there = HashMap::new();
         for row in &self.tx.rows(&sql, &[&self.part.id, &all]).await? {
-            let n: i64 = row.try_get(6)?;
-            there.insert(n, hit(row)?);
+            let n: i64 = row.try_get(7)?;
+            there.insert(n, hit(self.store, row)?);
         }
         let hits = ranked.iter().filter_map(|(n, score)| {
             let mut hit = there.remove(n).filter(|hit| self.counts(hit))?;
@@ -218,7 +240,7 @@ impl Search<'_> {
         Ok(Found {
             hits: hits.take(self.limit).collect(),
             used: Some(used),
-            compared_here: used != Used::FullText && self.tx.vector().is_none(),
+            compared_here: used != Used::FullText && self.extension().is_none(),
         })
     }
 }

@@ -1,12 +1,12 @@
 //! What compaction set aside comes back; what is forgotten takes with it everything that was made of it. The part is locked.
 
-use clawk_manifest::model::Store;
 use clawk_recall::compact::model_of;
 use clawk_recall::entry::{Hit, Whose};
 use clawk_recall::{table, words};
 
-use super::parts::{Part, changed};
-use super::rows::{COLUMNS, delete, folded, hit, is_kept, json, numbers};
+use super::parts::{Part, came_or_went, changed};
+use super::rows::{COLUMNS, delete, folded, hit, is_kept, numbers};
+use super::spec::Spec;
 use super::vectors;
 use crate::connect::Session;
 use crate::error::Failure;
@@ -16,7 +16,7 @@ use crate::error::Failure;
 pub(super) async fn remove(
     session: &Session,
     part: Part,
-    store: &Store,
+    store: &Spec<'_>,
     whose: &Whose,
     id: &str,
 ) -> Result<Option<Hit>, Failure> {
@@ -26,12 +26,13 @@ pub(super) async fn remove(
     );
     let rows = session.rows(&sql, &[&part.id, &id]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let hit = hit(row)?;
+    let hit = hit(store, row)?;
     if !whose.holds(&hit.mark.whose) {
         return Ok(None);
     }
-    let (n, instead): (i64, String) = (row.try_get(6)?, row.try_get(7)?);
+    let (n, instead): (i64, String) = (row.try_get(7)?, row.try_get(8)?);
     delete(session, part.id, &[n]).await?;
+    came_or_went(session, part.id).await?;
     session
         .run(
             "DELETE FROM memory_aside WHERE part = $1 AND (n = $2 OR instead = $3)",
@@ -56,7 +57,7 @@ pub(super) async fn remove(
 }
 
 /// A summary goes, and what it stood for comes back; how many entries came back.
-async fn undo(session: &Session, part: Part, store: &Store, summary: &str) -> Result<u64, Failure> {
+async fn undo(session: &Session, part: Part, store: &Spec<'_>, summary: &str) -> Result<u64, Failure> {
     let sql = "SELECT n FROM memory WHERE part = $1 AND id = $2";
     let own = numbers(&session.rows(sql, &[&part.id, &summary]).await?)?;
     delete(session, part.id, &own).await?;
@@ -69,7 +70,7 @@ async fn undo(session: &Session, part: Part, store: &Store, summary: &str) -> Re
 pub(super) async fn restore(
     session: &Session,
     part: Part,
-    store: &Store,
+    store: &Spec<'_>,
     id: Option<&str>,
 ) -> Result<u64, Failure> {
     let mut back = 0;
@@ -103,7 +104,7 @@ pub(super) async fn restore(
 
 /// Brings entries back as they were, with their words; vectors of the built-in table are made anew, those of a provider are asked
 /// for again.
-async fn bring_back(session: &Session, part: Part, store: &Store, rows: &[i64]) -> Result<u64, Failure> {
+async fn bring_back(session: &Session, part: Part, store: &Spec<'_>, rows: &[i64]) -> Result<u64, Failure> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let mut count = 0;
     for n in rows {
@@ -118,17 +119,24 @@ async fn bring_back(session: &Session, part: Part, store: &Store, rows: &[i64]) 
         if is_kept(session, part.id, id).await? {
             continue; // a later entry has its id: what is newer stays
         }
-        let text = words::text_of(&json(content)?, key);
+        let (content, key) = store.told((part.id, id), content, key)?;
+        let text = words::text_of(&content, key.as_deref());
+        let words = if store.encryption {
+            String::new()
+        } else {
+            folded(&text)
+        };
         let sql = "INSERT INTO memory (n, part, id, key, content, metadata, at, mark, whose, words) \
                    SELECT n, part, id, key, content, metadata, at, mark, whose, to_tsvector('clawk_words', $2) \
                    FROM memory_aside WHERE n = $1";
-        session.run(sql, &[n, &folded(&text)]).await?;
+        session.run(sql, &[n, &words]).await?;
         session.run("DELETE FROM memory_aside WHERE n = $1", &[n]).await?;
         if let Some(vector) = table::embed(&text).filter(|_| embeds) {
-            vectors::add(session, (*n, part.id, whose), table::NAME, &vector).await?;
+            vectors::add(session, store, (*n, part.id, whose), table::NAME, &vector).await?;
         }
         changed(session, part.id, 1, bytes).await?;
         count += 1;
     }
+    came_or_went(session, part.id).await?;
     Ok(count)
 }

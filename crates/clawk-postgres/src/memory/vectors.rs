@@ -8,7 +8,7 @@ use clawk_recall::packed::{Matrix, pack};
 use clawk_recall::words;
 use tokio::sync::Mutex;
 
-use super::rows::json;
+use super::spec::Spec;
 use crate::connect::Session;
 use crate::error::Failure;
 
@@ -21,6 +21,7 @@ const PAGE: i64 = 4096;
 /// Which vectors are compared, and with what.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Near<'a> {
+    pub(super) store: &'a Spec<'a>,
     pub(super) part: i64,
     pub(super) model: &'a str,
     pub(super) query: &'a [f32],
@@ -74,7 +75,7 @@ impl Vectors {
             Arc::clone(parts.entry(key).or_default())
         };
         let mut known = known.lock().await;
-        known.catch_up(session, near.part, near.model).await?;
+        known.catch_up(session, near).await?;
         let keep = |whose: i64| whose == 0 || near.whose.is_none_or(|known| known.contains(&whose));
         Ok(known.matrix.nearest(near.query, near.limit, keep))
     }
@@ -86,15 +87,21 @@ impl Vectors {
 }
 
 impl Known {
-    async fn catch_up(&mut self, session: &Session, part: i64, model: &str) -> Result<(), Failure> {
-        let sql = "SELECT v, n, whose, vector FROM memory_vectors WHERE part = $1 AND model = $2 AND v > $3 ORDER BY v LIMIT $4";
+    async fn catch_up(&mut self, session: &Session, near: Near<'_>) -> Result<(), Failure> {
+        let Near {
+            store, part, model, ..
+        } = near;
+        let sql = "SELECT v, n, whose, vector, sealed FROM memory_vectors WHERE part = $1 AND model = $2 AND v > $3 ORDER BY v LIMIT $4";
         loop {
             let rows = session.rows(sql, &[&part, &model, &self.upto, &PAGE]).await?;
             for row in &rows {
-                let values: Vec<f32> = row.try_get(3)?;
-                let packed = pack(&values);
+                let (n, whose): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+                let packed = match row.try_get::<_, Option<Vec<f32>>>(3)? {
+                    Some(values) => pack(&values),
+                    None => store.opened_vector(n, row.try_get(4)?)?,
+                };
                 self.bytes += packed.len();
-                self.matrix.add(row.try_get(1)?, row.try_get(2)?, &packed);
+                self.matrix.add(n, whose, &packed);
                 self.upto = row.try_get(0)?;
             }
             if rows.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) {
@@ -135,10 +142,18 @@ async fn by_extension(session: &Session, schema: &str, near: Near<'_>) -> Result
 /// Keeps the vector of an entry (its number, its part, whose it is), instead of one by the same model.
 pub(super) async fn add(
     session: &Session,
+    store: &Spec<'_>,
     (n, part, whose): (i64, i64, i64),
     model: &str,
     vector: &[f32],
 ) -> Result<(), Failure> {
+    if store.encryption {
+        let sql = "INSERT INTO memory_vectors (n, part, whose, model, sealed) VALUES ($1, $2, $3, $4, $5) \
+                   ON CONFLICT (n, model) DO NOTHING";
+        let sealed = store.sealed_vector(n, &pack(vector))?;
+        session.run(sql, &[&n, &part, &whose, &model, &sealed]).await?;
+        return Ok(());
+    }
     let sql = "INSERT INTO memory_vectors (n, part, whose, model, vector) VALUES ($1, $2, $3, $4, $5) \
                ON CONFLICT (n, model) DO NOTHING";
     session.run(sql, &[&n, &part, &whose, &model, &vector]).await?;
@@ -148,6 +163,7 @@ pub(super) async fn add(
 /// Keeps vectors for entries of this part that are still there.
 pub(super) async fn add_all(
     session: &Session,
+    store: &Spec<'_>,
     part: i64,
     model: &str,
     vectors: &[(String, Vec<f32>)],
@@ -156,7 +172,7 @@ pub(super) async fn add_all(
         let Ok(n) = handle.parse::<i64>() else { continue };
         let sql = "SELECT whose FROM memory WHERE part = $1 AND n = $2";
         if let Some(row) = session.first(sql, &[&part, &n]).await? {
-            add(session, (n, part, row.try_get(0)?), model, vector).await?;
+            add(session, store, (n, part, row.try_get(0)?), model, vector).await?;
         }
     }
     Ok(())
@@ -165,21 +181,25 @@ pub(super) async fn add_all(
 /// Entries of every scope that have no vector of this model, the newest first.
 pub(super) async fn lacking(
     session: &Session,
+    store: &Spec<'_>,
     agent: &str,
-    store: &str,
     model: &str,
     limit: usize,
 ) -> Result<Vec<Lacking>, Failure> {
-    let sql = "SELECT m.n, m.key, m.content FROM memory m JOIN memory_parts p ON p.id = m.part \
+    let sql = "SELECT m.n, m.key, m.content, m.part, m.id FROM memory m JOIN memory_parts p ON p.id = m.part \
                WHERE p.agent = $1 AND p.store = $2 AND NOT EXISTS \
                (SELECT 1 FROM memory_vectors v WHERE v.n = m.n AND v.model = $3) ORDER BY m.n DESC LIMIT $4";
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = session.rows(sql, &[&agent, &store, &model, &limit]).await?;
+    let rows = session.rows(sql, &[&agent, &store.name, &model, &limit]).await?;
     let lacking = rows.iter().map(|row| {
         let n: i64 = row.try_get(0)?;
         Ok(Lacking {
             handle: n.to_string(),
-            text: words::text_of(&json(row.try_get(2)?)?, row.try_get(1)?),
+            text: {
+                let place = (row.try_get(3)?, row.try_get(4)?);
+                let (content, key) = store.told(place, row.try_get(2)?, row.try_get(1)?)?;
+                words::text_of(&content, key.as_deref())
+            },
         })
     });
     lacking.collect()

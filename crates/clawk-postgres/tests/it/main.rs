@@ -10,6 +10,7 @@
 
 mod away;
 mod forget;
+mod hidden;
 mod secure;
 #[path = "../../../../tests/parts/postgres.rs"]
 mod server;

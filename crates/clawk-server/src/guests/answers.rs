@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::time::Timestamp;
+use clawk_recall::seal::{Vault, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -23,6 +24,8 @@ const DAY_MS: i64 = 86_400_000;
 const MAX_BYTES: u64 = 1 << 30;
 /// Answers that are known; beyond, the oldest day goes early.
 const MAX_ANSWERS: usize = 1_000_000;
+/// For what lines are sealed.
+const PLACE: &str = "answers";
 /// Bytes of one answer; a longer one is not kept.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
@@ -63,6 +66,26 @@ impl Act {
         let digest = Sha256::digest(format!("{}:{client} {} {id}", client.len(), self.method).as_bytes());
         digest.first_chunk::<16>().map(|half| Key(*half))
     }
+}
+
+/// A line as it is written, without its end.
+fn written(line: &Line, vault: Option<&Vault>) -> io::Result<Vec<u8>> {
+    let text = serde_json::to_string(line)?;
+    let sealed = vault.map(|vault| vault.seal_text(PLACE, &text)).transpose();
+    Ok(sealed.map_err(io::Error::other)?.unwrap_or(text).into_bytes())
+}
+
+/// A line as it was.
+fn read_line(bytes: &[u8], vault: Option<&Vault>) -> Result<Line, String> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| error.to_string())?
+        .trim_end();
+    if !is_sealed_text(text) {
+        return serde_json::from_str(text).map_err(|error| error.to_string());
+    }
+    let vault = vault.ok_or_else(|| "it is encrypted, and its key is not given".to_owned())?;
+    let opened = vault.open_text(PLACE, text).map_err(|error| error.to_string())?;
+    serde_json::from_str(&opened.unwrap_or_default()).map_err(|error| error.to_string())
 }
 
 /// What is known of a request.
@@ -121,6 +144,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Answers {
     folder: PathBuf,
+    vault: Option<Vault>,
     inner: Mutex<Inner>,
 }
 
@@ -129,6 +153,12 @@ struct Inner {
     known: HashMap<Key, Place>,
     /// The files, by day, with their lengths.
     days: std::collections::BTreeMap<i64, (File, u64)>,
+}
+
+fn is_plain(path: &Path) -> io::Result<bool> {
+    let mut first = [0];
+    let read = File::open(path)?.read_exact_at(&mut first, 0);
+    Ok(read.is_ok() && first == *b"{")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -145,7 +175,7 @@ impl Answers {
     ///
     /// # Errors
     /// It can't be made or read.
-    pub(super) fn open(folder: PathBuf, now: Timestamp) -> io::Result<Self> {
+    pub(super) fn open(folder: PathBuf, now: Timestamp, vault: Option<Vault>) -> io::Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -158,12 +188,18 @@ impl Answers {
                 .and_then(|name| name.to_str())
                 .and_then(|name| name.parse().ok());
             if let Some(day) = day {
-                inner.read(&path, day)?;
+                // What was kept in plain before the agent's stores were encrypted goes.
+                if vault.is_some() && is_plain(&path)? {
+                    fs::remove_file(&path)?;
+                    continue;
+                }
+                inner.read(&path, day, vault.as_ref())?;
             }
         }
         inner.expire(&folder, day_of(now));
         Ok(Self {
             folder,
+            vault,
             inner: Mutex::new(inner),
         })
     }
@@ -183,8 +219,7 @@ impl Answers {
         let read = file
             .read_exact_at(&mut bytes, place.at)
             .map_err(|error| error.to_string());
-        let line: Result<Line, String> =
-            read.and_then(|()| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+        let line = read.and_then(|()| read_line(&bytes, self.vault.as_ref()));
         match line {
             Ok(line) if line.request == hex(&act.digest) => Some(Known::Answer(line.answer)),
             Ok(_) => Some(Known::Reused),
@@ -216,7 +251,7 @@ impl Answers {
         if inner.known.contains_key(&key) {
             return;
         }
-        if let Err(error) = inner.append(&self.folder, day_of(now), key, &line) {
+        if let Err(error) = inner.append((&self.folder, self.vault.as_ref()), day_of(now), key, &line) {
             tracing::warn!(%error, "an answer is not kept: a call that comes again later is not known");
         }
     }
@@ -241,7 +276,7 @@ fn day_of(now: Timestamp) -> i64 {
 }
 
 impl Inner {
-    fn read(&mut self, path: &Path, day: i64) -> io::Result<()> {
+    fn read(&mut self, path: &Path, day: i64, vault: Option<&Vault>) -> io::Result<()> {
         let file = OpenOptions::new().read(true).append(true).open(path)?;
         let mut reader = BufReader::new(&file);
         let (mut at, mut line) = (0, Vec::new());
@@ -252,9 +287,7 @@ impl Inner {
             if read == 0 || line.last() != Some(&b'\n') {
                 break;
             }
-            let key = serde_json::from_slice::<Line>(&line)
-                .ok()
-                .and_then(|line| unhex(&line.key)); // silent-ok: not ours
+            let key = read_line(&line, vault).ok().and_then(|line| unhex(&line.key)); // silent-ok: not ours, or of an earlier key
             if let (Some(key), Ok(length)) = (key, u32::try_from(read)) {
                 self.known.entry(key).or_insert(Place { day, at, length });
             }
@@ -266,9 +299,15 @@ impl Inner {
         Ok(())
     }
 
-    fn append(&mut self, folder: &Path, day: i64, key: Key, line: &Line) -> io::Result<()> {
+    fn append(
+        &mut self,
+        (folder, vault): (&Path, Option<&Vault>),
+        day: i64,
+        key: Key,
+        line: &Line,
+    ) -> io::Result<()> {
         self.expire(folder, day);
-        let mut bytes = serde_json::to_vec(line)?;
+        let mut bytes = written(line, vault)?;
         bytes.push(b'\n');
         let (file, length) = match self.days.entry(day) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -333,7 +372,7 @@ mod tests {
     #[test]
     fn an_answer_is_found_for_seven_days_over_a_restart_and_only_by_who_asked_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let answers = Answers::open(folder.path().join("a"), at(0)).unwrap();
+        let answers = Answers::open(folder.path().join("a"), at(0), None).unwrap();
         let asked = act("1", "r", "1");
         assert_eq!(answers.find("ann", &asked, at(0)), None);
         answers.keep("ann", &asked, RESULT, at(0));
@@ -355,7 +394,7 @@ mod tests {
         bytes.extend_from_slice(br#"{"key":"00"#);
         std::fs::write(&file, bytes).unwrap();
 
-        let answers = Answers::open(folder.path().join("a"), at(6)).unwrap();
+        let answers = Answers::open(folder.path().join("a"), at(6), None).unwrap();
         let again = act("\"again\"", "r", "1");
         let Some(Known::Answer(found)) = answers.find("ann", &again, at(6)) else {
             panic!()
@@ -377,7 +416,7 @@ mod tests {
     #[test]
     fn what_was_refused_before_it_was_judged_is_not_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let answers = Answers::open(folder.path().join("a"), at(0)).unwrap();
+        let answers = Answers::open(folder.path().join("a"), at(0), None).unwrap();
         let error =
             |code: i64| format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m"}}}}"#);
         for (request, code, kept) in [

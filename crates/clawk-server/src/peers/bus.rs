@@ -13,21 +13,23 @@ use clawk_egress::Url;
 use clawk_kernel::ports::{Errand, Later, Reports, Worked};
 use clawk_kernel::time::Clock;
 use clawk_kernel::{Door, Kernel, KernelError, Role};
-use clawk_proto::SessionId;
 use clawk_proto::method::{DelegateParams, Method, ReportParams};
+use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::claims::Claims;
 use super::delegate;
 use crate::queue::sqlite::File;
 use crate::queue::{Broker, Lane, Parcel, QueueError};
 use crate::rpc::reports;
 
 /// The time without a sign of life from its host after which a task goes to another host.
-const VISIBLE_AGAIN: Duration = Duration::from_secs(30);
+pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(30);
 /// How often a host says that it is at it.
 const SIGN: Duration = Duration::from_secs(10);
 /// How long a bus that fails is left alone.
@@ -78,6 +80,9 @@ pub(super) trait Carries: Send + Sync {
     fn is_gone(&self) -> bool;
 
     fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked>;
+
+    /// See [`clawk_kernel::ports::Elsewhere::may_begin`].
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>>;
 
     /// Works for the bus and hears its reports, until `over`.
     fn attach<'a>(
@@ -164,6 +169,7 @@ struct Bus<B> {
     role: Role,
     ends: BTreeMap<String, Ends<B>>,
     gone: AtomicBool,
+    claims: Claims,
 }
 
 impl<B: Broker> Bus<B> {
@@ -183,6 +189,7 @@ impl<B: Broker> Bus<B> {
                 at_once: 1,
                 puts,
                 dead: format!("claw.{}.dead", options.swarm),
+                owners: (!shared).then(|| format!("claw.{}.begun", options.swarm)),
             };
             let inbox = if options.serve.contains(identity) {
                 let puts = vec![(names.outbox.clone(), false)];
@@ -212,6 +219,7 @@ impl<B: Broker> Bus<B> {
             role: options.role,
             ends,
             gone: AtomicBool::new(false),
+            claims: Claims::default(),
         })
     }
 
@@ -290,7 +298,7 @@ impl<B: Broker> Bus<B> {
         };
         let Some(inbox) = &ends.inbox else { return };
         let buried = match self.read(parcel) {
-            Ok(params) => match self.worked(inbox, parcel, params, on).await {
+            Ok(params) => match self.worked((identity, inbox), parcel, params, on).await {
                 Some(Ok(report)) => {
                     self.put_away(ends, inbox, parcel, &report).await;
                     return;
@@ -334,12 +342,18 @@ impl<B: Broker> Bus<B> {
     /// The report; none: it comes again. An error: it can't be done at all.
     async fn worked(
         &self,
-        inbox: &B,
+        (identity, inbox): (&str, &B),
         parcel: &Parcel<B::Receipt>,
         params: DelegateParams,
         (kernel, session): (&Kernel, SessionId),
     ) -> Option<Result<(String, String), String>> {
         let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
+        if parcel.tries > 1
+            && let Some(told) = self.of_another(inbox, parcel, &task, token.as_deref()).await
+        {
+            return told.map(Ok);
+        }
+        let held = self.claims.hold(&task, identity);
         match kernel.delegate(session, params).await {
             Ok(_) => {}
             Err(KernelError::NotReady(_) | KernelError::Journal(_)) => return None, // silent-ok: it comes again
@@ -351,15 +365,49 @@ impl<B: Broker> Bus<B> {
             tokio::select! {
                 result = &mut ended => break result?,
                 () = tokio::time::sleep(SIGN) => {
-                    if let Err(error) = inbox.progress(&parcel.receipt).await {
-                        tracing::debug!(%error, "a task may be given to another host");
+                    let sent = Instant::now();
+                    match tokio::time::timeout(PUT, inbox.progress(&parcel.receipt)).await {
+                        Ok(Ok(())) => held.heard(sent),
+                        Ok(Err(error)) => tracing::debug!(%error, "a task may be given to another host"),
+                        Err(_) => tracing::debug!("a task may be given to another host"), // silent-ok: the deadline is the whole cause
                     }
                 }
             }
         };
+        self.claims.forget(&task);
+        if !held.may_report() {
+            tracing::warn!(%task, "this host was cut off while it worked: whoever holds the task now reports it");
+            return None;
+        }
         Some(Ok((
             task.to_string(),
             reports::text(&task, &result, token.as_deref()),
+        )))
+    }
+
+    /// What is done with a task that comes again because another host began effects of it and was not heard of since; none: it is
+    /// worked on. It is left to that host for a while, and then it has failed: its effects are not known here.
+    async fn of_another(
+        &self,
+        inbox: &B,
+        parcel: &Parcel<B::Receipt>,
+        task: &RequestId,
+        token: Option<&str>,
+    ) -> Option<Option<(String, String)>> {
+        let owner = match inbox.owner(task.as_str()).await {
+            Ok(owner) => owner.filter(|owner| *owner != self.host)?,
+            Err(error) => {
+                self.failed(&error);
+                return Some(None);
+            }
+        };
+        if parcel.tries < TRIES {
+            return Some(None);
+        }
+        let message = format!("the host `{owner}` began effects of it and has not reported");
+        Some(Some((
+            task.to_string(),
+            reports::lost(task, "effects_unknown", &message, token),
         )))
     }
 
@@ -451,6 +499,38 @@ impl<B: Broker> Carries for Bus<B> {
 
     fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked> {
         Box::pin(self.put(errand))
+    }
+
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>> {
+        Box::pin(async move {
+            let held = self.claims.fresh(run).await?;
+            if held.is_owner() {
+                return Ok(());
+            }
+            let inbox = self.ends.get(&held.identity).and_then(|ends| ends.inbox.as_ref());
+            let inbox = inbox.ok_or("this host does not work for it any more")?;
+            let owned = tokio::time::timeout(PUT, inbox.own(run.as_str(), &self.host)).await;
+            match owned {
+                Ok(Ok(owner)) if owner == self.host => {
+                    held.own();
+                    Ok(())
+                }
+                Ok(Ok(owner)) => {
+                    held.lose();
+                    Err(format!("the host `{owner}` has begun effects of this task"))
+                }
+                Ok(Err(error)) => {
+                    self.failed(&error);
+                    held.lose();
+                    Err("the bus did not confirm that this host holds the task".to_owned())
+                }
+                // silent-ok: the deadline is the whole cause
+                Err(_) => {
+                    held.lose();
+                    Err("the bus did not confirm in time that this host holds the task".to_owned())
+                }
+            }
+        })
     }
 
     fn attach<'a>(

@@ -2,6 +2,7 @@
 //! (`bus`). Both are the kernel's port [`Elsewhere`].
 
 mod bus;
+mod claims;
 mod link;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{Elsewhere, Errand, Later, Lost, Place, Reports, Worked};
+use clawk_proto::RequestId;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -137,6 +139,15 @@ impl Elsewhere for Peers {
                 },
             }
         })
+    }
+
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>> {
+        match &self.bus {
+            Some(bus) => bus.may_begin(run),
+            None => Box::pin(std::future::ready(Err(
+                "it came out of a bus that this host does not have any more".to_owned(),
+            ))),
+        }
     }
 }
 

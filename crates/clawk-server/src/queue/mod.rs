@@ -65,6 +65,8 @@ pub struct QueueOptions {
     pub tries: u64,
     /// Where sessions are kept over a restart: a folder below the state directory.
     pub kept: PathBuf,
+    /// Seals the answers that are kept, where the agent's stores are encrypted.
+    pub vault: Option<clawk_recall::seal::Vault>,
 }
 
 /// An error of a broker. The text never contains the server's URL, because the URL may hold a password.
@@ -121,6 +123,8 @@ pub(crate) struct Lane {
     pub(crate) puts: Vec<(String, bool)>,
     /// Dead letters.
     pub(crate) dead: String,
+    /// Where it is kept which reader began effects of a message, if that is.
+    pub(crate) owners: Option<String>,
 }
 
 impl Lane {
@@ -135,6 +139,7 @@ impl Lane {
             at_once: 64,
             puts: vec![(names.outbox.clone(), false)],
             dead: names.dead.clone(),
+            owners: None,
         }
     }
 }
@@ -173,7 +178,13 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// It is answered.
     fn done(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
 
-    /// It is being answered.
+    /// Keeps that `reader` began effects of a task, unless another one did first; the answer is who did.
+    fn own(&self, task: &str, reader: &str) -> impl Future<Output = Result<String, QueueError>> + Send;
+
+    /// Who began effects of a task, if anybody has.
+    fn owner(&self, task: &str) -> impl Future<Output = Result<Option<String>, QueueError>> + Send;
+
+    /// It is being answered. `Ok`: the broker has heard it.
     fn progress(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
 
     /// It goes to the dead letters.
@@ -182,6 +193,11 @@ pub(crate) trait Broker: Send + Sync + 'static {
         parcel: &Parcel<Self::Receipt>,
         reason: &str,
     ) -> impl Future<Output = Result<(), QueueError>> + Send;
+}
+
+/// The broker keeps no owners.
+fn no_owners() -> QueueError {
+    QueueError::Broker("this queue keeps no owners".to_owned())
 }
 
 /// A door to a queue.
@@ -202,7 +218,12 @@ impl<B: Broker> Door<B> {
         name: &'static str,
         options: &QueueOptions,
     ) -> Result<Arc<Self>, QueueError> {
-        let guests = Guests::new(host, name, options.role, options.kept.clone())?;
+        let guests = Guests::new(
+            host,
+            name,
+            options.role,
+            (options.kept.clone(), options.vault.clone()),
+        )?;
         Ok(Arc::new(Self {
             broker,
             names: Names::new(&options.swarm, &options.agent),

@@ -7,7 +7,9 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::message::{AckKind, Acker};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
+use async_nats::jetstream::stream::{
+    Config, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, Stream,
+};
 use clawk_client::queue::{CLIENT, Names, REASON, REPLY_TO};
 use clawk_egress::Url;
 use clawk_kernel::time::Clock;
@@ -17,7 +19,8 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Broker, Door, IN_FLIGHT, KEPT, Lane, Parcel, QUEUE_BYTES, QueueError, QueueOptions, broker, patiently,
+    Broker, Door, IN_FLIGHT, KEPT, Lane, Parcel, QUEUE_BYTES, QueueError, QueueOptions, broker, no_owners,
+    patiently,
 };
 use crate::host::Host;
 
@@ -85,6 +88,10 @@ impl Jet {
             stream(&context, queue, config).await?;
         }
         stream(&context, &lane.dead, dead).await?;
+        let owners = match &lane.owners {
+            None => None,
+            Some(subject) => Some((subject.clone(), owners(&context, subject).await?)),
+        };
         let consumer = pull::Config {
             durable_name: Some(lane.group.clone()),
             filter_subject: lane.take.clone(),
@@ -110,6 +117,7 @@ impl Jet {
             stored: lane.puts.iter().map(|(queue, _)| queue.clone()).collect(),
             dead: lane.dead.clone(),
             at_once: lane.at_once,
+            owners,
             consumer,
             messages: Mutex::default(),
         })
@@ -132,6 +140,21 @@ async fn stream(context: &Context, subject: &str, config: Config) -> Result<Stri
     Ok(name)
 }
 
+/// The stream that keeps who began effects of a task: the first word about a task stays.
+async fn owners(context: &Context, subject: &str) -> Result<Stream, QueueError> {
+    let config = Config {
+        name: subject.replace('.', "-"),
+        subjects: vec![format!("{subject}.*")],
+        discard: DiscardPolicy::New,
+        max_messages_per_subject: 1,
+        discard_new_per_subject: true,
+        max_age: KEPT,
+        max_bytes: QUEUE_BYTES,
+        ..Config::default()
+    };
+    context.get_or_create_stream(config).await.map_err(broker)
+}
+
 pub(crate) struct Jet {
     clock: Arc<dyn Clock>,
     client: async_nats::Client,
@@ -139,6 +162,7 @@ pub(crate) struct Jet {
     stored: Vec<String>,
     dead: String,
     at_once: usize,
+    owners: Option<(String, Stream)>,
     consumer: Consumer<pull::Config>,
     messages: Mutex<Option<pull::Stream>>,
 }
@@ -230,8 +254,37 @@ impl Broker for Jet {
         receipt.double_ack().await.map_err(broker)
     }
 
+    async fn own(&self, task: &str, reader: &str) -> Result<String, QueueError> {
+        let Some((subject, _)) = &self.owners else {
+            return Err(no_owners());
+        };
+        let word = reader.as_bytes().to_vec();
+        let kept = self
+            .store(&format!("{subject}.{task}"), HeaderMap::new(), word)
+            .await;
+        match self.owner(task).await? {
+            Some(owner) => Ok(owner),
+            None => Err(kept
+                .err()
+                .unwrap_or_else(|| broker("the owner of a task is not kept"))),
+        }
+    }
+
+    async fn owner(&self, task: &str) -> Result<Option<String>, QueueError> {
+        let Some((subject, stream)) = &self.owners else {
+            return Err(no_owners());
+        };
+        let subject = format!("{subject}.{task}");
+        match stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(word) => Ok(Some(String::from_utf8_lossy(&word.payload).into_owned())),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(broker(error)),
+        }
+    }
+
+    /// With an answer: a sign that lies in a buffer of a client that is cut off is none.
     async fn progress(&self, receipt: &Acker) -> Result<(), QueueError> {
-        receipt.ack_with(AckKind::Progress).await.map_err(broker)
+        receipt.double_ack_with(AckKind::Progress).await.map_err(broker)
     }
 
     async fn bury(&self, parcel: &Parcel<Acker>, reason: &str) -> Result<(), QueueError> {

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, Door, Lane, Parcel, QueueError, QueueOptions, broker, patiently};
+use super::{Broker, Door, KEPT, Lane, Parcel, QueueError, QueueOptions, broker, no_owners, patiently};
 use crate::host::Host;
 
 /// How long a read waits for entries, milliseconds.
@@ -312,6 +312,23 @@ impl Broker for Streams {
         command.arg(&self.lane.take).arg(receipt);
         let _gone: i64 = self.run(&command).await?;
         Ok(())
+    }
+
+    async fn own(&self, task: &str, reader: &str) -> Result<String, QueueError> {
+        let owners = self.lane.owners.as_ref().ok_or_else(no_owners)?;
+        let mut command = redis::cmd("SET");
+        command.arg(format!("{owners}.{task}")).arg(reader);
+        command.arg("NX").arg("EX").arg(KEPT.as_secs());
+        let _set: Option<String> = self.run(&command).await?;
+        let kept = self.owner(task).await?;
+        kept.ok_or_else(|| broker("the owner of a task is not kept"))
+    }
+
+    async fn owner(&self, task: &str) -> Result<Option<String>, QueueError> {
+        let owners = self.lane.owners.as_ref().ok_or_else(no_owners)?;
+        let mut command = redis::cmd("GET");
+        command.arg(format!("{owners}.{task}"));
+        self.run(&command).await
     }
 
     async fn progress(&self, receipt: &String) -> Result<(), QueueError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clawk_kernel::time::Clock;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
-use super::{Broker, KEPT, Lane, Parcel, QueueError, broker};
+use super::{Broker, KEPT, Lane, Parcel, QueueError, broker, no_owners};
 
 /// How often an empty queue is looked at.
 const LOOK: Duration = Duration::from_millis(25);
@@ -33,6 +33,9 @@ CREATE TABLE IF NOT EXISTS sent (queue TEXT NOT NULL, own_id TEXT NOT NULL, at_m
 CREATE TABLE IF NOT EXISTS held (
     queue TEXT NOT NULL, reader TEXT NOT NULL, id INTEGER NOT NULL, visible_ms INTEGER NOT NULL, tries INTEGER NOT NULL,
     PRIMARY KEY (queue, reader, id)
+);
+CREATE TABLE IF NOT EXISTS owners (
+    list TEXT NOT NULL, task TEXT NOT NULL, reader TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (list, task)
 );";
 
 /// One client of the file.
@@ -240,6 +243,33 @@ impl Broker for File {
         })
         .await
         .map(drop)
+    }
+
+    async fn own(&self, task: &str, reader: &str) -> Result<String, QueueError> {
+        let list = self.lane.owners.clone().ok_or_else(no_owners)?;
+        let (task, reader, now) = (task.to_owned(), reader.to_owned(), self.now_ms());
+        let old = now.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX));
+        self.with(move |on| {
+            on.execute("DELETE FROM owners WHERE at_ms < ?1", params![old])?;
+            on.execute(
+                "INSERT OR IGNORE INTO owners VALUES (?1, ?2, ?3, ?4)",
+                params![list, task, reader, now],
+            )?;
+            let owner = "SELECT reader FROM owners WHERE list = ?1 AND task = ?2";
+            on.query_row(owner, params![list, task], |row| row.get(0))
+        })
+        .await
+    }
+
+    async fn owner(&self, task: &str) -> Result<Option<String>, QueueError> {
+        let list = self.lane.owners.clone().ok_or_else(no_owners)?;
+        let task = task.to_owned();
+        self.with(move |on| {
+            let owner = "SELECT reader FROM owners WHERE list = ?1 AND task = ?2";
+            on.query_row(owner, params![list, task], |row| row.get(0))
+                .optional()
+        })
+        .await
     }
 
     async fn progress(&self, receipt: &i64) -> Result<(), QueueError> {

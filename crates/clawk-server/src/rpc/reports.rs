@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::RunResult;
-use clawk_proto::RequestId;
 use clawk_proto::method::{Method, TaskStatus};
+use clawk_proto::{ErrorCode, RequestId};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde::Deserialize;
@@ -142,6 +142,19 @@ pub(crate) fn text(task: &RequestId, result: &RunResult, token: Option<&str>) ->
     let id = format!("{PREFIX}{task}");
     let request = json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params(task, result, token)});
     request.to_string()
+}
+
+/// The report of a task that was never worked on here and can't be, as a request.
+pub(crate) fn lost(task: &RequestId, reason: &str, message: &str, token: Option<&str>) -> String {
+    let mut params = json!({
+        "task_id": task, "status": TaskStatus::Failed, "token_usage": 0, "cost_microusd": 0, "duration_ms": 0,
+        "result": {"text": message, "error": {"code": ErrorCode::PeerFailed.code(), "reason": reason}},
+    });
+    if let Some(token) = token {
+        set(&mut params, "report_token", json!(token));
+    }
+    let id = format!("{PREFIX}{task}");
+    json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params}).to_string()
 }
 
 /// What a report says: the answer, and for a run of several members their answers, too.

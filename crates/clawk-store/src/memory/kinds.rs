@@ -2,9 +2,12 @@
 
 use clawk_kernel::ports::MemoryError;
 use clawk_manifest::model::{Store, StoreBackend};
+use clawk_recall::seal::{NO_KEY, STAYS};
+
+use crate::seal::Seals;
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
-pub(super) fn check(store: &Store) -> Result<(), MemoryError> {
+pub(super) fn check(store: &Store, seals: &Seals) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Sqlite | StoreBackend::SqliteVec) => {}
@@ -16,11 +19,13 @@ pub(super) fn check(store: &Store) -> Result<(), MemoryError> {
             | StoreBackend::Custom),
         ) => return refuse(format!("backend `{}` is not kept in SQLite", other.as_str())),
     }
-    if store.encryption {
-        return refuse(
-            "`encryption: true` comes with a later version; nothing is written unencrypted instead"
-                .to_owned(),
-        );
+    match (
+        store.encryption,
+        seals.vault().is_some(),
+        seals.holds(&store.name),
+    ) {
+        (true, true, true) | (false, _, false) => Ok(()),
+        (true, _, _) => refuse(NO_KEY.to_owned()),
+        (false, _, true) => refuse(STAYS.to_owned()),
     }
-    Ok(())
 }

@@ -11,7 +11,8 @@ use clawk_trace::canonical::payload_of;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
 
-use super::rows::{self, Part};
+use super::indexed::Words;
+use super::rows::{self, Part, TOLD};
 use super::search::Search;
 use super::vectors::Vectors;
 use crate::dir::StateDir;
@@ -130,6 +131,7 @@ impl Reader {
                 whose: &Whose::All,
                 limit,
                 vectors: &Vectors::default(),
+                words: &Words::default(),
             };
             let query = StoreQuery::Text(words.to_owned());
             let found = search.run(connection, &query, None)?;
@@ -144,7 +146,7 @@ impl Reader {
     pub fn remembered_as(&self, parts: &[MemoryPart], name: &str) -> Result<Vec<Remembered>, StateError> {
         self.with(|connection| {
             let sql = format!(
-                "SELECT {0}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key = ?2) UNION ALL \
+                "SELECT {0}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key IN (?2, clawk_name(?2))) UNION ALL \
                  SELECT {0}, n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n",
                 rows::COLUMNS
             );
@@ -229,7 +231,7 @@ impl StateDir {
                 for (part, row, id) in &gone {
                     erase(connection, *part, *row, id)?;
                 }
-                Ok(())
+                rows::drop_dead_words(connection)
             })?;
             Ok(true)
         };
@@ -269,15 +271,18 @@ impl StateDir {
 /// Erases an entry, in sight or set aside: the embedding that was paid for it, what was set aside for it, and every summary that
 /// was made from it. What else such a summary stood for comes back.
 pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
-    let text = "SELECT content, key FROM memory WHERE n = ?1 UNION ALL SELECT content, key FROM memory_aside WHERE n = ?1";
-    let mut select = connection.prepare_cached(text)?;
+    let text = format!(
+        "SELECT {TOLD} FROM memory WHERE n = ?1 UNION ALL SELECT {TOLD} FROM memory_aside WHERE n = ?1"
+    );
+    let mut select = connection.prepare_cached(&text)?;
     let texts = select
-        .query_map([row], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<Vec<(String, Option<String>)>, _>>()?;
+        .query_map([row], |row| rows::told(row.get(0)?, row.get(1)?))?
+        .collect::<Result<Vec<_>, _>>()?;
     for (content, key) in texts {
         rows::forget_embedded(connection, &content, key.as_deref())?;
     }
     rows::delete(connection, part, &[row])?;
+    rows::came_or_went(connection)?;
     let mut summaries: Vec<String> = connection
         .prepare_cached("SELECT instead FROM memory_aside WHERE n = ?1 AND instead <> ''")?
         .query_map([row], |row| row.get(0))?

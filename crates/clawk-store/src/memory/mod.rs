@@ -1,5 +1,6 @@
 //! Memory stores on SQLite (CKP §5.6, §9.3.4; R21): entries, words, vectors; all types of stores.
 
+mod indexed;
 mod kinds;
 mod look;
 mod retain;
@@ -7,24 +8,26 @@ mod rows;
 mod search;
 mod vectors;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_kernel::ports::{Ask, Batch, JournalError, Lacking, Later, Memory, MemoryError, Scope};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::Digest;
-use clawk_recall::compact::{Summary, replaces};
-use clawk_recall::entry::{Found, Hit, New, Whose};
+use clawk_recall::compact::{self, Summary, replaces};
+use clawk_recall::entry::{self, Found, Hit, New, Whose};
 use clawk_recall::{packed, words};
 use rusqlite::{Connection, OptionalExtension as _, params};
-use serde_json::Value;
 
 pub use look::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore};
+pub(crate) use rows::{bundle_of, bundle_of_plain, drop_dead_words};
 
 use crate::dir::Inner;
 use crate::queue::Work;
+use indexed::Words;
 use kinds::check;
-use rows::{Part, find_part, is_kept, part, rows_of};
+use rows::{Part, TOLD, find_part, is_kept, part, rows_of, told};
 use search::Search;
 use vectors::Vectors;
 
@@ -33,6 +36,9 @@ use vectors::Vectors;
 pub struct SqliteMemory {
     inner: Arc<Inner>,
     vectors: Arc<Vectors>,
+    words: Arc<Words>,
+    /// What each part held when its entries were last compared with each other: how many, and up to which.
+    merged: Arc<Mutex<HashMap<i64, (u64, i64)>>>,
 }
 
 impl SqliteMemory {
@@ -40,7 +46,13 @@ impl SqliteMemory {
         Self {
             inner,
             vectors: Arc::default(),
+            words: Arc::default(),
+            merged: Arc::default(),
         }
+    }
+
+    fn served(&self, store: &Store) -> Result<(), MemoryError> {
+        check(store, self.inner.blobs.seals())
     }
 
     /// Runs a write on the writer's thread; answers when it is durable.
@@ -73,6 +85,28 @@ impl SqliteMemory {
         value.ok_or_else(|| MemoryError::Backend("the write left no answer".to_owned()))
     }
 
+    /// Sets aside what a later entry of the part says as well.
+    async fn merge(&self, part: i64, at: Timestamp) -> Result<(), MemoryError> {
+        let known = self.merged.clone();
+        let again = self
+            .read(move |connection| {
+                let now = retain::extent(connection, part)?;
+                let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+                if lock().insert(part, now) == Some(now) {
+                    return Ok(Vec::new());
+                }
+                retain::said_again(connection, part)
+            })
+            .await?;
+        if again.is_empty() {
+            return Ok(());
+        }
+        self.write(Batch::default(), move |connection| {
+            rows::set_aside(connection, part, &again, "", at)
+        })
+        .await
+    }
+
     async fn read<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -83,23 +117,14 @@ impl SqliteMemory {
 
     /// `max_size_mb` holds for all scopes of the store together.
     async fn check_size(&self, store: &Store, more: u64) -> Result<(), MemoryError> {
-        let Some(limit_mb) = store.max_size_mb else {
+        if store.max_size_mb.is_none() {
             return Ok(());
-        };
+        }
         let name = store.name.clone();
         let there = self
             .read(move |connection| rows::bytes(connection, &name))
             .await?;
-        if there.saturating_add(more) <= limit_mb.saturating_mul(1024 * 1024) {
-            return Ok(());
-        }
-        Err(MemoryError::Entry {
-            index: 0,
-            reason: format!(
-                "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); forget or compact something",
-                store.name
-            ),
-        })
+        entry::room(store, there, more).map_err(|reason| MemoryError::Entry { index: 0, reason })
     }
 }
 
@@ -109,7 +134,7 @@ fn integer(limit: usize) -> i64 {
 
 impl Memory for SqliteMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        check(store)
+        self.served(store)
     }
 
     fn joins(&self, _store: &Store) -> bool {
@@ -122,9 +147,10 @@ impl Memory for SqliteMemory {
         place: &'a Scope,
         ask: Ask,
     ) -> Later<'a, Result<Found, MemoryError>> {
-        let (store, scope, vectors) = (store.clone(), place.part(store), self.vectors.clone());
+        let (store, scope) = (store.clone(), place.part(store));
+        let (vectors, words) = (self.vectors.clone(), self.words.clone());
         Box::pin(async move {
-            check(&store)?;
+            self.served(&store)?;
             self.read(move |connection| {
                 let Some(part) = find_part(connection, &store.name, &scope)? else {
                     return Ok(Found::default());
@@ -135,6 +161,7 @@ impl Memory for SqliteMemory {
                     whose: &ask.whose,
                     limit: ask.limit,
                     vectors: &vectors,
+                    words: &words,
                 };
                 search.run(connection, &ask.query, ask.vector.as_ref())
             })
@@ -151,7 +178,7 @@ impl Memory for SqliteMemory {
         record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            self.served(store)?;
             let rows =
                 rows_of(store, entries).map_err(|(index, reason)| MemoryError::Entry { index, reason })?;
             self.check_size(store, rows.iter().map(rows::NewRow::bytes).sum())
@@ -178,7 +205,7 @@ impl Memory for SqliteMemory {
     fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
         let (store, scope) = (store.clone(), place.part(store));
         Box::pin(async move {
-            check(&store)?;
+            self.served(&store)?;
             self.read(
                 move |connection| match find_part(connection, &store.name, &scope)? {
                     Some(part) => retain::hits(connection, &retain::old(connection, part.id, &store)?),
@@ -198,7 +225,7 @@ impl Memory for SqliteMemory {
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
         let (store, scope) = (store.clone(), place.part(store));
         Box::pin(async move {
-            check(&store)?;
+            self.served(&store)?;
             self.write(Batch::default(), move |connection| {
                 let Some(Part { id, .. }) = find_part(connection, &store.name, &scope)? else {
                     return Ok((0, 0));
@@ -215,7 +242,7 @@ impl Memory for SqliteMemory {
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
         let store = store.clone();
         Box::pin(async move {
-            check(&store)?;
+            self.served(&store)?;
             let name = store.name.clone();
             let parts = self
                 .read(move |connection| rows::parts_of(connection, &name))
@@ -237,6 +264,9 @@ impl Memory for SqliteMemory {
                         break;
                     }
                 }
+                if compact::merges(&store) {
+                    self.merge(part, at).await?;
+                }
             }
             Ok(gone)
         })
@@ -251,7 +281,7 @@ impl Memory for SqliteMemory {
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         let (name, scope) = (store.name.clone(), place.part(store));
         Box::pin(async move {
-            check(store)?;
+            self.served(store)?;
             self.write(Batch::default(), move |connection| {
                 let Some(part) = find_part(connection, &name, &scope)? else {
                     return Ok(None);
@@ -295,14 +325,13 @@ impl Memory for SqliteMemory {
             let mut found = Vec::new();
             for part in rows::parts_of(connection, &name)? {
                 let mut select = connection.prepare_cached(
-                    "SELECT n, key, content FROM memory WHERE part = ?1 AND NOT EXISTS \
-                     (SELECT 1 FROM memory_vectors v WHERE v.n = memory.n AND v.model = ?2) ORDER BY n DESC LIMIT ?3",
+                    &format!("SELECT n, {TOLD} FROM memory WHERE part = ?1 AND NOT EXISTS \
+                     (SELECT 1 FROM memory_vectors v WHERE v.n = memory.n AND v.model = ?2) ORDER BY n DESC LIMIT ?3"),
                 )?;
                 let left = integer(limit.saturating_sub(found.len()));
                 let rows = select.query_map(params![part, model, left], |row| {
-                    let (n, key, content): (i64, Option<String>, String) =
-                        (row.get(0)?, row.get(1)?, row.get(2)?);
-                    let content = serde_json::from_str(&content).unwrap_or(Value::String(content));
+                    let n: i64 = row.get(0)?;
+                    let (content, key) = told(row.get(1)?, row.get(2)?)?;
                     Ok(Lacking {
                         handle: n.to_string(),
                         text: words::text_of(&content, key.as_deref()),
@@ -347,7 +376,7 @@ impl Memory for SqliteMemory {
         let model = model.to_owned();
         Box::pin(self.read(move |connection| {
             let mut select = connection
-                .prepare_cached("SELECT vector FROM embeddings WHERE model = ?1 AND digest = ?2")?;
+                .prepare_cached("SELECT clawk_open(vector, 'embedding', digest) FROM embeddings WHERE model = ?1 AND digest = ?2")?;
             let vector = |digest: &Digest| {
                 let found = select.query_row(params![model, digest.0], |row| row.get::<_, Vec<u8>>(0));
                 Ok(found.optional()?.map(|bytes| floats(&bytes)))
@@ -364,7 +393,7 @@ impl Memory for SqliteMemory {
         let model = model.to_owned();
         Box::pin(self.write(Batch::default(), move |connection| {
             let mut insert = connection.prepare_cached(
-                "INSERT OR REPLACE INTO embeddings (model, digest, vector) VALUES (?1, ?2, ?3)",
+                "INSERT OR REPLACE INTO embeddings (model, digest, vector) VALUES (?1, ?2, clawk_keep(?3, 'embedding', ?2))",
             )?;
             for (digest, vector) in &vectors {
                 let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();

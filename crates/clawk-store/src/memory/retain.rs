@@ -6,7 +6,7 @@ use clawk_recall::compact::{self, Summary};
 use clawk_recall::entry::Hit;
 use rusqlite::{Connection, params};
 
-use super::rows::{self, COLUMNS, count, delete, hit, insert, rows_of, set_aside};
+use super::rows::{self, COLUMNS, TOLD, count, delete, hit, insert, rows_of, set_aside};
 use crate::append::integer;
 
 /// Entries that one commit of [`some`] removes, at most.
@@ -65,10 +65,9 @@ fn forget_embedded(connection: &Connection, table: &str, rows: &[i64]) -> rusqli
     if !any {
         return Ok(());
     }
-    let mut select = connection.prepare_cached(&format!("SELECT content, key FROM {table} WHERE n = ?1"))?;
+    let mut select = connection.prepare_cached(&format!("SELECT {TOLD} FROM {table} WHERE n = ?1"))?;
     for n in rows {
-        let (content, key): (String, Option<String>) =
-            select.query_row([n], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (content, key) = select.query_row([n], |row| rows::told(row.get(0)?, row.get(1)?))?;
         rows::forget_embedded(connection, &content, key.as_deref())?;
     }
     Ok(())
@@ -166,7 +165,8 @@ fn oldest(connection: &Connection, part: i64, how_many: u64) -> rusqlite::Result
 }
 
 pub(super) fn delete_key(connection: &Connection, part: i64, key: &str) -> rusqlite::Result<()> {
-    let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND key = ?2")?;
+    let mut select =
+        connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2))")?;
     let rows = select
         .query_map(params![part, key], |row| row.get(0))?
         .collect::<Result<Vec<i64>, _>>()?;
@@ -176,4 +176,22 @@ pub(super) fn delete_key(connection: &Connection, part: i64, key: &str) -> rusql
 pub(super) fn hits(connection: &Connection, rows: &[i64]) -> rusqlite::Result<Vec<Hit>> {
     let mut select = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM memory WHERE n = ?1"))?;
     rows.iter().map(|n| select.query_row([n], hit)).collect()
+}
+
+/// How many entries a part holds, and the number of the newest.
+pub(super) fn extent(connection: &Connection, part: i64) -> rusqlite::Result<(u64, i64)> {
+    let sql = "SELECT coalesce(max(n), 0) FROM memory WHERE part = ?1";
+    let newest = connection
+        .prepare_cached(sql)?
+        .query_row([part], |row| row.get(0))?;
+    Ok((count(connection, part)?, newest))
+}
+
+/// Rows of a part of which a later one says the same.
+pub(super) fn said_again(connection: &Connection, part: i64) -> rusqlite::Result<Vec<i64>> {
+    let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = ?1 ORDER BY at, n");
+    let mut select = connection.prepare_cached(&sql)?;
+    let rows = select.query_map([part], |row| Ok((row.get::<_, i64>(6)?, hit(row)?)))?;
+    let rows: Vec<(i64, Hit)> = rows.collect::<Result<_, _>>()?;
+    Ok(compact::said_again(rows.iter().map(|(n, hit)| (*n, hit))))
 }

@@ -5,14 +5,63 @@ use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::model_of;
 use clawk_recall::entry::{Hit, Mark, New, number};
+use clawk_recall::seal::Bundle;
 use clawk_recall::{packed, table, words};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
 
-use crate::append::integer;
-
 /// What [`hit`] reads.
-pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark";
+pub(crate) const COLUMNS: &str = "id, key, clawk_open(content, part, id), metadata, at, mark";
+
+/// What [`told`] reads: what an entry says, and its key.
+pub(super) const TOLD: &str = "clawk_open(content, part, id), key";
+
+/// The first character of an entry that was sealed, once it is opened: a bundle follows.
+const BUNDLE: char = '~';
+
+fn unreadable(error: serde_json::Error) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(2, rusqlite::types::Type::Text, Box::new(error))
+}
+
+/// What was sealed of an entry, as `clawk_open` gives it.
+pub(crate) fn bundle_of(text: &str) -> rusqlite::Result<Bundle> {
+    serde_json::from_str(text.strip_prefix(BUNDLE).unwrap_or(text)).map_err(unreadable)
+}
+
+/// What is to be sealed of an entry that is not.
+pub(crate) fn bundle_of_plain(
+    content: &str,
+    key: Option<String>,
+    metadata: Option<String>,
+    mark: Option<String>,
+) -> rusqlite::Result<Bundle> {
+    let metadata = metadata.map(|text| serde_json::from_str(&text)).transpose();
+    Ok(Bundle {
+        key,
+        content: serde_json::from_str(content).map_err(unreadable)?,
+        metadata: metadata.map_err(unreadable)?,
+        mark: mark_of(mark),
+    })
+}
+
+/// What an earlier version stored came over the wire: nobody knows who said it.
+fn mark_of(mark: Option<String>) -> Mark {
+    let mark = mark.and_then(|mark| serde_json::from_str(&mark).ok()); // silent-ok: untrusted then
+    mark.unwrap_or_else(|| Mark {
+        untrusted: true,
+        ..Mark::default()
+    })
+}
+
+/// What an entry says and its key, from two columns of [`TOLD`].
+pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Value, Option<String>)> {
+    if content.starts_with(BUNDLE) {
+        let bundle = bundle_of(&content)?;
+        return Ok((bundle.content, bundle.key));
+    }
+    let content = serde_json::from_str(&content).unwrap_or(Value::String(content)); // silent-ok: of an earlier version
+    Ok((content, key))
+}
 
 /// One store's entries for one scope.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +139,8 @@ pub(super) struct NewRow {
     bytes: usize,
     words: String,
     vector: Option<Vec<u8>>,
+    /// All of it in one text, for an encrypted store.
+    bundle: Option<String>,
 }
 
 /// Entries as rows; or which one does not fit the store, and what would mend it.
@@ -98,6 +149,7 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (
     let row = |(index, new): (usize, New)| {
         let bytes = new.fits(store).map_err(|reason| (index, reason))?;
         let New { id, entry, mark } = new;
+        let bundle = store.encryption.then(|| Bundle::of(&entry, &mark).text());
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
         let words = words::text_of(&entry.content, entry.key.as_deref());
@@ -112,6 +164,7 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (
             bytes,
             words,
             vector: vector.map(|vector| packed::pack(&vector)),
+            bundle,
         })
     };
     entries.into_iter().enumerate().map(row).collect()
@@ -136,19 +189,33 @@ pub(super) fn insert(
     row: &NewRow,
     at: Timestamp,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?
-        .execute(params![
-            part, row.id, row.key, row.content, row.metadata, at.0, row.mark, row.whose
-        ])?;
+    if let Some(bundle) = &row.bundle {
+        connection
+            .prepare_cached(
+                "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose) \
+                 VALUES (?1, ?2, clawk_name(?3), clawk_seal(?4, ?1, ?2), NULL, ?5, NULL, ?6)",
+            )?
+            .execute(params![part, row.id, row.key, bundle, at.0, row.whose])?;
+    } else {
+        connection
+            .prepare_cached(
+                "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![
+                part, row.id, row.key, row.content, row.metadata, at.0, row.mark, row.whose
+            ])?;
+    }
     let n = connection.last_insert_rowid();
-    index(connection, n, part, row.whose, &row.words)?;
+    if row.bundle.is_none() {
+        index(connection, n, part, row.whose, &row.words)?;
+    }
     if let Some(vector) = &row.vector {
         add_vector(connection, n, part, row.whose, table::NAME, vector)?;
     }
-    changed(connection, part, 1, integer(row.bytes()))
+    let bytes = connection
+        .prepare_cached(SIZE)?
+        .query_row([n], |row| row.get::<_, i64>(0))?;
+    changed(connection, part, 1, bytes)
 }
 
 fn index(connection: &Connection, n: i64, part: i64, whose: i64, text: &str) -> rusqlite::Result<()> {
@@ -173,11 +240,15 @@ pub(super) fn add_vector(
 ) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO memory_vectors (n, part, whose, model, vector) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO memory_vectors (n, part, whose, model, vector) VALUES (?1, ?2, ?3, ?4, \
+             CASE WHEN (SELECT substr(content, 1, 1) = '~' FROM memory WHERE n = ?1) THEN clawk_seal(?5, 'vector', ?1) ELSE ?5 END)",
         )?
         .execute(params![n, part, whose, model, vector])?;
     Ok(())
 }
+
+/// The bytes that an entry counts.
+const SIZE: &str = "SELECT length(content) + coalesce(length(metadata), 0) FROM memory WHERE n = ?1";
 
 fn changed(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusqlite::Result<()> {
     connection
@@ -193,8 +264,7 @@ pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqli
     if rows.is_empty() {
         return Ok(());
     }
-    let mut size = connection
-        .prepare_cached("SELECT length(content) + coalesce(length(metadata), 0) FROM memory WHERE n = ?1")?;
+    let mut size = connection.prepare_cached(SIZE)?;
     let mut words = connection.prepare_cached("DELETE FROM memory_words WHERE rowid = ?1")?;
     let mut vectors = connection.prepare_cached("DELETE FROM memory_vectors WHERE n = ?1")?;
     let mut entries = connection.prepare_cached("DELETE FROM memory WHERE n = ?1")?;
@@ -215,11 +285,10 @@ pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqli
 /// Removes the embedding that was paid for this text. Another entry with the same text pays again.
 pub(super) fn forget_embedded(
     connection: &Connection,
-    content: &str,
+    content: &Value,
     key: Option<&str>,
 ) -> rusqlite::Result<()> {
-    let content = serde_json::from_str(content).unwrap_or_else(|_| Value::String(content.to_owned())); // silent-ok: as it is read
-    let digest = clawk_trace::chain::digest_of(words::text_of(&content, key).as_bytes());
+    let digest = clawk_trace::chain::digest_of(words::text_of(content, key).as_bytes());
     connection
         .prepare_cached("DELETE FROM embeddings WHERE digest = ?1")?
         .execute([digest.0])?;
@@ -258,9 +327,10 @@ pub(super) fn bring_back(
     rows: &[i64],
     embeds: bool,
 ) -> rusqlite::Result<u64> {
-    let mut select = connection.prepare_cached(
-        "SELECT key, content, whose, length(content) + coalesce(length(metadata), 0), id FROM memory_aside WHERE n = ?1",
-    )?;
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT {TOLD}, whose, length(content) + coalesce(length(metadata), 0), id, substr(content, 1, 1) = '~' \
+         FROM memory_aside WHERE n = ?1"
+    ))?;
     let mut back = connection.prepare_cached(
         "INSERT INTO memory (n, part, id, key, content, metadata, at, mark, whose) \
          SELECT n, part, id, key, content, metadata, at, mark, whose FROM memory_aside WHERE n = ?1",
@@ -268,26 +338,51 @@ pub(super) fn bring_back(
     let mut gone = connection.prepare_cached("DELETE FROM memory_aside WHERE n = ?1")?;
     let mut count = 0;
     for n in rows {
-        let (key, content, whose, bytes, id): (Option<String>, String, i64, i64, String) = select
-            .query_row([n], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-            })?;
+        let ((content, key), whose, bytes, id, sealed) = select.query_row([n], |row| {
+            let told = told(row.get(0)?, row.get(1)?)?;
+            Ok((
+                told,
+                row.get(2)?,
+                row.get(3)?,
+                row.get::<_, String>(4)?,
+                row.get::<_, bool>(5)?,
+            ))
+        })?;
         if is_kept(connection, part, &id)? {
             continue; // a later entry has its id: what is newer stays
         }
         back.execute([n])?;
         gone.execute([n])?;
-        let content: Value = serde_json::from_str(&content).unwrap_or(Value::String(content));
         let text = words::text_of(&content, key.as_deref());
-        index(connection, *n, part, whose, &text)?;
+        if !sealed {
+            index(connection, *n, part, whose, &text)?;
+        }
         if let Some(vector) = table::embed(&text).filter(|_| embeds) {
             add_vector(connection, *n, part, whose, table::NAME, &packed::pack(&vector))?;
         }
         changed(connection, part, 1, bytes)?;
         count += 1;
     }
+    came_or_went(connection)?;
     Ok(count)
 }
+
+/// Entries are back, or gone for good: indexes in memory look what is there before they answer.
+pub(super) fn came_or_went(connection: &Connection) -> rusqlite::Result<()> {
+    let sql =
+        "INSERT INTO marks (name, value) VALUES (?1, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1";
+    connection.prepare_cached(sql)?.execute([CAME_OR_WENT]).map(drop)
+}
+
+/// The word index keeps the words of entries that are gone until its segments are merged: merges all of them. It takes as long as
+/// reading and writing the index.
+pub(crate) fn drop_dead_words(connection: &Connection) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO memory_words (memory_words) VALUES ('optimize')";
+    connection.execute(sql, []).map(drop)
+}
+
+/// The name of the mark that counts it.
+pub(super) const CAME_OR_WENT: &str = "memory_came_or_went";
 
 /// An entry as [`COLUMNS`] has it.
 pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
@@ -296,22 +391,21 @@ pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
             rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, Box::new(e))
         })
     };
+    let (id, content): (String, String) = (row.get(0)?, row.get(2)?);
+    let time = Timestamp(row.get(4)?).to_string();
+    if content.starts_with(BUNDLE) {
+        return Ok(bundle_of(&content)?.into_hit(id, time));
+    }
     let metadata: Option<String> = row.get(3)?;
-    let mark: Option<String> = row.get(5)?;
-    let mark = mark.and_then(|mark| serde_json::from_str::<Mark>(&mark).ok()); // silent-ok: see below
     Ok(Hit {
         entry: MemoryEntry {
-            id: row.get(0)?,
+            id,
             key: row.get(1)?,
-            content: json(2, row.get(2)?)?,
+            content: json(2, content)?,
             metadata: metadata.map(|text| json(3, text)).transpose()?,
-            timestamp: Some(Timestamp(row.get(4)?).to_string()),
+            timestamp: Some(time),
             score: None,
         },
-        // What an earlier version stored came over the wire: nobody knows who said it.
-        mark: mark.unwrap_or_else(|| Mark {
-            untrusted: true,
-            ..Mark::default()
-        }),
+        mark: mark_of(row.get(5)?),
     })
 }

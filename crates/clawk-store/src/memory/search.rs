@@ -13,9 +13,9 @@ use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
 use clawk_recall::way::{self, Near};
 use clawk_recall::words::{self, Term};
 use rusqlite::{Connection, OptionalExtension as _, params};
-use serde_json::Value;
 
-use super::rows::{COLUMNS, OWNED, Part, hit, part_token, whose_token};
+use super::indexed::Words;
+use super::rows::{COLUMNS, OWNED, Part, TOLD, hit, part_token, told, whose_token};
 use super::vectors::Vectors;
 
 /// Candidates that one word, or one combination, brings.
@@ -35,6 +35,7 @@ pub(super) struct Search<'a> {
     pub(super) whose: &'a Whose,
     pub(super) limit: usize,
     pub(super) vectors: &'a Vectors,
+    pub(super) words: &'a Words,
 }
 
 impl Search<'_> {
@@ -50,16 +51,17 @@ impl Search<'_> {
         let hits = match query {
             StoreQuery::Text(text) => return self.by_text(connection, text, vector),
             StoreQuery::Key(key) if self.store.kind == StoreType::KeyValue => {
-                let sql =
-                    format!("SELECT {COLUMNS} FROM memory WHERE part = ?1 AND key = ?2 ORDER BY n DESC");
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2)) ORDER BY n DESC"
+                );
                 let mut select = connection.prepare_cached(&sql)?;
                 let rows = select.query_map(params![part, key], hit)?;
                 self.whose_and_limit(rows)?
             }
             StoreQuery::Key(id) => {
                 let sql = format!(
-                    "SELECT {COLUMNS} FROM (SELECT n, {COLUMNS} FROM memory WHERE part = ?1 AND id = ?2 \
-                     UNION SELECT n, {COLUMNS} FROM memory WHERE part = ?1 AND key = ?2) ORDER BY n DESC"
+                    "SELECT {COLUMNS} FROM memory WHERE n IN (SELECT n FROM memory WHERE part = ?1 AND id = ?2 \
+                     UNION SELECT n FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2))) ORDER BY n DESC"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let rows = select.query_map(params![part, id], hit)?;
@@ -130,16 +132,21 @@ impl Search<'_> {
         way: &Near,
         depth: usize,
     ) -> rusqlite::Result<Vec<(i64, f64)>> {
-        let numbers: Option<Vec<i64>> = match self.whose {
-            Whose::All => None,
-            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
-        };
-        let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
+        let keep = self.counts();
         let near = self
             .vectors
             .nearest(connection, (self.part.id, &way.model), &way.query, depth, keep);
         let floor = way.floor;
         near.map(|near| near.into_iter().filter(|(_, score)| *score >= floor).collect())
+    }
+
+    /// Whether the entries of a conversation count, by its number.
+    fn counts(&self) -> impl Fn(i64) -> bool {
+        let numbers: Option<Vec<i64>> = match self.whose {
+            Whose::All => None,
+            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+        };
+        move |whose| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose))
     }
 
     pub(super) fn by_words(
@@ -158,6 +165,11 @@ impl Search<'_> {
         let (Some(oldest), Some(newest)) = (oldest, newest) else {
             return Ok(Vec::new());
         };
+        if self.words.are_here(connection, self.part.id)? {
+            return self
+                .words
+                .find(connection, self.part.id, query, limit, self.counts());
+        }
         let dense = *self.whose == Whose::All
             && self.part.entries.saturating_mul(DENSE) >= newest.saturating_sub(oldest);
         for text in words::terms(query) {
@@ -263,16 +275,13 @@ fn rank(
     // Equal weights: the newer first, so that the answer is the same every time.
     likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     likely.truncate(MAX_RANKED.max(limit));
-    let mut select = connection.prepare_cached("SELECT key, content FROM memory WHERE n = ?1")?;
+    let mut select = connection.prepare_cached(&format!("SELECT {TOLD} FROM memory WHERE n = ?1"))?;
     let mut ranked = Vec::with_capacity(likely.len());
     for (n, known) in likely {
         let found = select
-            .query_row([n], |row| {
-                Ok((row.get::<_, Option<String>>(0)?, row.get::<_, String>(1)?))
-            })
+            .query_row([n], |row| told(row.get(0)?, row.get(1)?))
             .optional()?;
-        let Some((key, content)) = found else { continue };
-        let content = serde_json::from_str::<Value>(&content).unwrap_or(Value::String(content));
+        let Some((content, key)) = found else { continue };
         let text = words::text_of(&content, key.as_deref());
         ranked.push((n, words::score(terms, &text, known)));
     }

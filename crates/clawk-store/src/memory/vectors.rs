@@ -61,7 +61,7 @@ impl Vectors {
 impl Part {
     fn catch_up(&mut self, connection: &Connection, part: i64, model: &str) -> rusqlite::Result<()> {
         let mut select = connection.prepare_cached(
-            "SELECT v, n, whose, vector FROM memory_vectors WHERE part = ?1 AND v > ?2 AND model = ?3 ORDER BY v",
+            "SELECT v, n, whose, clawk_open(vector, 'vector', n) FROM memory_vectors WHERE part = ?1 AND v > ?2 AND model = ?3 ORDER BY v",
         )?;
         let mut rows = select.query(params![part, self.upto, model])?;
         while let Some(row) = rows.next()? {

@@ -17,6 +17,7 @@ mod heads;
 mod journal;
 mod kill;
 mod memory;
+mod sealed;
 #[path = "../../../../tests/parts/postgres.rs"]
 mod server;
 

@@ -12,6 +12,7 @@ use clawk_secrets::{Env, Secret};
 use clawk_store::{Durability, Options, Restore, StateDir};
 use serde_json::{Value, json};
 
+use super::sealed::{self, Encrypted};
 use super::server::Server;
 
 /// A backend under test, with what keeps it alive.
@@ -29,23 +30,33 @@ fn sqlite() -> Backend {
 }
 
 fn folders() -> Backend {
-    let dir = tempfile::tempdir().unwrap();
-    let files = clawk_memory::Files::new(clawk_memory::Options {
-        root: dir.path().to_owned(),
-        home: None,
-        tenant: String::new(),
-        outside: true,
-    });
+    let (files, dir) = sealed::files(None);
     Backend {
         memory: Arc::new(files),
         _alive: Box::new(dir),
     }
 }
 
+/// The same with every store encrypted.
+fn encrypted() -> [Backend; 2] {
+    let (state, dir) = sealed::state();
+    let (files, folder) = sealed::files(Some(sealed::vault("a")));
+    [
+        Backend {
+            memory: Arc::new(Encrypted(state.memory())),
+            _alive: Box::new((state, dir)),
+        },
+        Backend {
+            memory: Arc::new(Encrypted(Arc::new(files))),
+            _alive: Box::new(folder),
+        },
+    ]
+}
+
 /// On one server: with the extension `vector`, and without.
-fn postgres() -> [Backend; 2] {
+fn postgres() -> [Backend; 3] {
     let server = std::rc::Rc::new(Server::start());
-    [("with", true), ("without", false)].map(|(schema, pgvector)| {
+    [("with", true), ("without", false), ("encrypted", true)].map(|(schema, pgvector)| {
         let options = clawk_postgres::Options {
             password: Some(Secret::new("PG_PASSWORD", Server::PASSWORD)),
             tls: clawk_postgres::TlsMode::Disable,
@@ -56,17 +67,23 @@ fn postgres() -> [Backend; 2] {
             ..clawk_postgres::Options::new(Secret::new("url", server.url()))
         };
         let database = clawk_postgres::Database::new(options, &Env::Process).unwrap();
+        let memory = clawk_postgres::PgMemory::new(database, "tested");
+        let memory: Arc<dyn Memory> = match schema {
+            "encrypted" => Arc::new(Encrypted(Arc::new(memory.with_vault(Some(sealed::vault("a")))))),
+            _ => Arc::new(memory),
+        };
         Backend {
-            memory: Arc::new(clawk_postgres::PgMemory::new(database, "tested")),
+            memory,
             _alive: Box::new(server.clone()),
         }
     })
 }
 
 /// Every back end, each empty.
-fn backends() -> [Backend; 4] {
-    let [with, without] = postgres();
-    [sqlite(), folders(), with, without]
+fn backends() -> [Backend; 7] {
+    let [with, without, hidden] = postgres();
+    let [database, folder] = encrypted();
+    [sqlite(), folders(), database, folder, with, without, hidden]
 }
 
 fn store(spec: Value) -> Store {
@@ -769,4 +786,77 @@ async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch(
             );
         }
     }
+}
+
+#[tokio::test]
+async fn merge_leaves_the_newest_of_entries_that_say_the_same() {
+    for backend in backends() {
+        let merging =
+            store(json!({"type": "semantic", "name": "p", "lifecycle": {"consolidation": "merge"}}));
+        let at = place("a", "");
+        let said = [
+            "The lamp is green.",
+            "The lamp is red.",
+            "the LAMP is green",
+            "The lamp is green!",
+        ];
+        keep(&backend, &merging, &at, &said, 0).await;
+        let all = StoreQuery::Between(T0, T0.plus_millis(60_000));
+        // Nothing is merged in the middle of the work.
+        assert_eq!(texts(&backend, &merging, &at, all.clone(), 9).await.len(), 4);
+        for _ in 0..2 {
+            let gone = backend
+                .memory
+                .retain(&merging, T0.plus_millis(60_000))
+                .await
+                .unwrap();
+            assert_eq!(gone, 0, "what is merged is not deleted");
+        }
+        let left = texts(&backend, &merging, &at, all.clone(), 9).await;
+        assert_eq!(left, ["The lamp is red.", "The lamp is green!"]);
+        // What is said again later is merged again.
+        keep(&backend, &merging, &at, &["the lamp is red"], 10).await;
+        backend
+            .memory
+            .retain(&merging, T0.plus_millis(60_000))
+            .await
+            .unwrap();
+        let left = texts(&backend, &merging, &at, all, 9).await;
+        assert_eq!(left, ["The lamp is green!", "the lamp is red"]);
+    }
+}
+
+/// A merged entry is set aside, not gone.
+#[tokio::test]
+async fn a_merged_entry_comes_back_by_its_id() {
+    let (state, _dir) = opened();
+    let memory = state.memory();
+    let merging =
+        store(json!({"type": "semantic", "lifecycle": {"consolidation": "merge"}, "scope": "global"}));
+    for id in ["one", "two"] {
+        let entries = vec![marked(id, "The lamp is green.", "")];
+        memory
+            .keep(&merging, &place("", ""), entries, T0, Batch::default())
+            .await
+            .unwrap();
+    }
+    memory.retain(&merging, T0).await.unwrap();
+    let parts = clawk_store::Reader::open(state.path())
+        .unwrap()
+        .memory_parts(None)
+        .unwrap();
+    assert_eq!(parts[0].entries, 1);
+    let back = state
+        .restore(
+            &parts,
+            Restore::Id("one".to_owned()),
+            "me",
+            &SystemClock::default(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (back, memory.count(&merging, &place("", "")).await.unwrap()),
+        (1, 2)
+    );
 }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use clawk_proto::RequestId;
+use clawk_recall::seal::Vault;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 
 use super::look::{self, State};
@@ -149,7 +150,7 @@ fn taken_back(now: &State, before: &State, after: &State) -> Result<State, Strin
 
 /// Does it. Returns what could not be done, with the reasons.
 #[must_use]
-pub fn apply(root: &Path, back: &Back) -> Vec<(PathBuf, String)> {
+pub fn apply(root: &Path, back: &Back, vault: Option<&Vault>) -> Vec<(PathBuf, String)> {
     let mut failed = BTreeMap::new();
     let mut note = |path: &Path, done: io::Result<()>| {
         if let Err(error) = done {
@@ -170,7 +171,7 @@ pub fn apply(root: &Path, back: &Back) -> Vec<(PathBuf, String)> {
     }
     // Then folders and what is in them, from above.
     for step in &back.steps {
-        note(&step.path, put(root, step));
+        note(&step.path, put((root, vault), step));
     }
     // Dates and modes of folders last, the deepest first: what was done in them has changed them.
     for (path, modified) in holders {
@@ -225,7 +226,7 @@ fn remove(step: &Step) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(&holder, name, flags)?)
 }
 
-fn put(root: &Path, step: &Step) -> io::Result<()> {
+fn put((root, vault): (&Path, Option<&Vault>), step: &Step) -> io::Result<()> {
     match &step.then {
         State::Absent | State::Other => Ok(()),
         State::Folder { .. } => match step.now {
@@ -260,21 +261,28 @@ fn put(root: &Path, step: &Step) -> io::Result<()> {
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(*mode))?;
                 return Ok(rustix::fs::futimens(&file, &times(*modified))?);
             }
-            file(root, &step.path, digest, *mode, *modified)
+            file((root, vault), &step.path, digest, *mode, *modified)
         }
     }
 }
 
 /// Puts a kept content in its place in one step.
-fn file(root: &Path, path: &Path, digest: &str, mode: u32, modified: (i64, i64)) -> io::Result<()> {
+fn file(
+    (root, vault): (&Path, Option<&Vault>),
+    path: &Path,
+    digest: &str,
+    mode: u32,
+    modified: (i64, i64),
+) -> io::Result<()> {
+    let kept = record::content(root, digest, vault)?;
     let (holder, name) = parent(path)?;
     let part = format!(".clawk-undo-{}.tmp", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&holder, part.as_str(), flags, Mode::from_raw_mode(0o600))?;
     let mut copy = File::from(fd);
-    let mut kept = File::open(record::blob(root, digest))?;
-    let put = io::copy(&mut kept, &mut copy)
-        .and_then(|_| copy.sync_data())
+    let put = copy
+        .write_all(&kept)
+        .and_then(|()| copy.sync_data())
         .and_then(|()| Ok(rustix::fs::fchmod(&copy, Mode::from_raw_mode(mode))?))
         .and_then(|()| Ok(rustix::fs::futimens(&copy, &times(modified))?))
         .and_then(|()| Ok(rustix::fs::renameat(&holder, part.as_str(), &holder, name)?));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_proto::{RequestId, SessionId};
+use clawk_recall::seal::{Vault, is_sealed};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -151,8 +152,18 @@ fn part(root: &Path) -> io::Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
-/// Keeps a file's content; returns its digest.
-pub(super) fn keep(root: &Path, mut file: &File) -> io::Result<String> {
+/// Keeps a file's content, sealed where there is a vault; returns its digest.
+pub(super) fn keep(root: &Path, mut file: &File, vault: Option<&Vault>) -> io::Result<String> {
+    if let Some(vault) = vault {
+        // Its size is within the limit of a call.
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let digest = clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex();
+        let sealed = vault.seal(&place(&digest), &bytes).map_err(io::Error::other)?;
+        put(root, &digest, &sealed)?;
+        return Ok(digest);
+    }
+
     let (path, mut copy) = part(root)?;
     let mut hash = Sha256::new();
     let mut piece = vec![0_u8; 64 << 10];
@@ -171,6 +182,79 @@ pub(super) fn keep(root: &Path, mut file: &File) -> io::Result<String> {
     }
     fs::rename(&path, &target)?;
     Ok(digest)
+}
+
+fn place(digest: &str) -> String {
+    format!("undo/{digest}")
+}
+
+fn put(root: &Path, digest: &str, bytes: &[u8]) -> io::Result<()> {
+    let (path, mut copy) = part(root)?;
+    copy.write_all(bytes)?;
+    let target = blob(root, digest);
+    if let Some(shelf) = target.parent() {
+        folder(shelf)?;
+    }
+    fs::rename(&path, &target)
+}
+
+/// The kept content of this digest.
+pub(super) fn content(root: &Path, digest: &str, vault: Option<&Vault>) -> io::Result<Vec<u8>> {
+    let bytes = fs::read(blob(root, digest))?;
+    // A file may look sealed that is not.
+    if !is_sealed(&bytes) || clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex() == digest {
+        return Ok(bytes);
+    }
+    let vault =
+        vault.ok_or_else(|| io::Error::other("what was kept is encrypted, and its key is not given"))?;
+    let opened = vault.open(&place(digest), &bytes).map_err(io::Error::other)?;
+    Ok(opened.unwrap_or(bytes))
+}
+
+/// The digests of all kept contents.
+pub(super) fn contents(root: &Path) -> io::Result<Vec<String>> {
+    let shelves = match fs::read_dir(root.join("blobs")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for shelf in shelves {
+        for content in fs::read_dir(shelf?.path())? {
+            found.extend(content?.file_name().into_string());
+        }
+    }
+    Ok(found)
+}
+
+/// Seals every kept content with the vault's current key.
+pub(super) fn seal_anew(root: &Path, vault: &Vault) -> io::Result<()> {
+    for digest in contents(root)? {
+        if !vault.is_current(&fs::read(blob(root, &digest))?) {
+            let bytes = content(root, &digest, Some(vault))?;
+            put(
+                root,
+                &digest,
+                &vault.seal(&place(&digest), &bytes).map_err(io::Error::other)?,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Erases kept contents; how many. Their calls can't be undone in these places any more, and an undo says so.
+pub(super) fn erase(
+    root: &Path,
+    vault: Option<&Vault>,
+    mut goes: impl FnMut(&[u8]) -> bool,
+) -> io::Result<u64> {
+    let mut erased = 0;
+    for digest in contents(root)? {
+        if goes(&content(root, &digest, vault)?) {
+            fs::remove_file(blob(root, &digest))?;
+            erased += 1;
+        }
+    }
+    Ok(erased)
 }
 
 /// Writes a record in one step, durably.

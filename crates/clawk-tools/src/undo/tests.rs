@@ -119,14 +119,14 @@ fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
     let half = all.len() / 2;
     let back = plan(&kept, &all[..half]).unwrap();
     assert_eq!(back.conflicts, []);
-    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(apply(&kept, &back, None), []);
     let (younger, older) = all.split_at(half);
     for call in younger {
         undone(&kept, call).unwrap();
     }
     let back = plan(&kept, older).unwrap();
     assert_eq!(back.conflicts, []);
-    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(apply(&kept, &back, None), []);
     assert_eq!(tree(&root), stood[0], "as before the session");
 }
 
@@ -174,7 +174,7 @@ fn a_new_file_in_new_folders_goes_with_its_folders() {
     assert_eq!(all.len(), 2);
     let back = plan(&kept, &all).unwrap();
     assert_eq!((back.conflicts.len(), back.calls.len()), (0, 2));
-    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(apply(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
 }
 
@@ -196,7 +196,7 @@ fn what_somebody_else_changed_since_is_listed_and_left_alone() {
     let back = plan(&kept, &all).unwrap();
     assert_eq!(back.conflicts.len(), 1, "{back:?}");
     assert_eq!(back.conflicts[0].path, Some(root.join("b")));
-    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(apply(&kept, &back, None), []);
     assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "old a");
     assert_eq!(fs::read_to_string(root.join("b")).unwrap(), "a person's b");
 }
@@ -226,7 +226,7 @@ fn a_link_that_came_into_the_way_is_not_followed() {
     let all = records(&kept, the_session()).unwrap();
     let planned = plan(&kept, &all);
     if let Ok(back) = planned {
-        let _failed = apply(&kept, &back);
+        let _failed = apply(&kept, &back, None);
     }
     assert_eq!(
         fs::read_to_string(elsewhere.join("file")).unwrap(),

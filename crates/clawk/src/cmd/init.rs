@@ -1,5 +1,7 @@
 //! `clawk init`: a commented `claw.yaml` that runs.
 
+mod channel;
+
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -38,6 +40,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     policy: Option<Policy>,
 
+    #[command(flatten)]
+    channel: channel::Args,
+
     /// Ask no question; every flag that is missing takes its default
     #[arg(long)]
     yes: bool,
@@ -48,6 +53,7 @@ Examples:
   clawk init my-agent                                   asks a few questions in a terminal
   clawk init my-agent --provider anthropic --yes        asks nothing
   clawk init my-agent --policy strict                   an agent that may look and not act
+  clawk init my-agent --channel telegram                an agent on Telegram; the token is checked there
   clawk init tutorial --template tutorial               the agent of the tutorial; it needs no model";
 
 /// What `clawk init` writes.
@@ -179,14 +185,33 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return tutorial(args, &manifest);
     }
     let wanted = wanted(args, asks)?;
+    let config = args.dir.join("clawk.toml");
+    if args.channel.channel.is_some() && config.exists() {
+        bail!("`{}` exists already; choose another folder", config.display());
+    }
+    // Asked and checked before anything is written.
+    let channel = match args.channel.channel {
+        Some(kind) => Some(channel::channel(&args.channel, kind, asks)?),
+        None => None,
+    };
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
-    write(&manifest, &yaml(&wanted))?;
+    let more = channel.as_ref().map_or("", |channel| &channel.manifest);
+    write(&manifest, &(yaml(&wanted) + more))?;
     write(&args.dir.join(format!("policies/{name}.yaml")), rules)?;
     write(&args.dir.join(format!("policies/{name}.tests.yaml")), tests)?;
     if wanted.provider == Provider::Auto {
         write(&args.dir.join("script.yaml"), SCRIPT)?;
     }
     write_schema(args)?;
+    if let Some(channel) = &channel {
+        channel::write_config(&args.dir, channel)?;
+        for step in &channel.next {
+            out::line(&format!("next:  {step}"))?;
+        }
+        out::line(&format!("       clawk serve {}", manifest.display()))?;
+        out::line(&format!("       clawk doctor {}", manifest.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     out::line(&format!("next:  clawk run {}", manifest.display()))?;
     out::line(&format!("       clawk doctor {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
@@ -194,11 +219,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Writes the tutorial's agent as it stands in the tutorial; its name and its policy are fixed.
 fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
-    let given = [
+    let given: [(&str, bool); 5] = [
         ("--name", args.name.is_some()),
         ("--provider", args.provider.is_some()),
         ("--autonomy", args.autonomy.is_some()),
         ("--policy", args.policy.is_some()),
+        ("--channel", args.channel.channel.is_some()),
     ];
     if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
         bail!("`{flag}` does not go with `--template tutorial`, whose agent is fixed");

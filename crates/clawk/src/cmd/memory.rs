@@ -3,6 +3,7 @@
 mod copies;
 mod forget;
 mod held;
+mod rekey;
 mod versions;
 mod why;
 
@@ -38,6 +39,7 @@ Examples:
   clawk memory why lamp-code --store facts
   clawk memory versions agents/hello/MEMORY.md
   clawk memory export -o memory.jsonl
+  clawk memory rekey --agent hello --to MEMORY_KEY_2027
 
 Looking works while the agent runs. Forgetting is done while it does not, and is recorded; it erases what the trace holds of the
 same text, too.";
@@ -155,6 +157,31 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Seal everything that is encrypted with another key; what is interrupted is done again by the same command
+    Rekey {
+        #[command(flatten)]
+        which: state::Which,
+
+        /// The secret that holds the new key, 64 hexadecimal digits
+        #[arg(long, value_name = "REF")]
+        to: String,
+
+        /// The secret that holds the old key [default: the reference that the state directory names]
+        #[arg(long, value_name = "REF")]
+        from: Option<String>,
+
+        /// The agent's manifest, if it has encrypted stores on a PostgreSQL server: they are sealed anew, too
+        #[arg(long, value_name = "FILE")]
+        claw: Option<PathBuf>,
+
+        /// The `clawk.toml` whose `[secrets_store]` knows the keys [default: your own]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
     /// Write every entry as a line of JSON, the newest of each scope first
     Export {
         #[command(flatten)]
@@ -211,6 +238,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             show,
             format,
         } => versions::run(which, file, *show, *format),
+        What::Rekey {
+            which,
+            to,
+            from,
+            claw,
+            config,
+            format,
+        } => rekey::run(
+            which,
+            from.as_deref(),
+            to,
+            (claw.as_deref(), config.as_deref()),
+            *format,
+        ),
         What::Export { part, output } => export(part, output.as_deref()),
     }
 }

@@ -1,6 +1,7 @@
 //! `clawk sessions`: what an agent has done so far, by conversation.
 
 mod prompt;
+mod record;
 
 use std::process::ExitCode;
 
@@ -14,7 +15,7 @@ use crate::state;
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  clawk sessions\n  clawk sessions --agent hello --format json\n  clawk sessions prompt last --turn 2"
+    after_help = "Examples:\n  clawk sessions\n  clawk sessions --agent hello --format json\n  clawk sessions prompt last --turn 2\n  clawk sessions record last"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -36,12 +37,16 @@ pub(crate) struct Args {
 enum Verb {
     /// Print the exact prompt of a turn, rebuilt from the record and compared with its digest
     Prompt(prompt::Args),
+    /// Print what each turn did, call by call, by the record and not by the model
+    Record(record::Args),
 }
 
 /// Lists them, or does what is asked of one.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(Verb::Prompt(asked)) = &args.verb {
-        return prompt::run(asked);
+    match &args.verb {
+        Some(Verb::Prompt(asked)) => return prompt::run(asked),
+        Some(Verb::Record(asked)) => return record::run(asked),
+        None => {}
     }
     let dir = args.which.dir()?;
     let rows = Reader::open(&dir)?.sessions(args.limit)?;

@@ -256,7 +256,7 @@ fn put_back(
         let ports = (journal, Arc::new(SystemClock::default()) as _);
         let list = serde_json::to_vec(report)?;
         let undoing = record::begin(ports, session, sums, list).await?;
-        let failed = undo::apply(&root, back);
+        let failed = undo::apply(&root, back, state.vault());
         if failed.is_empty() {
             for call in kept.iter().filter(|call| back.calls.contains(&call.request_id)) {
                 undo::undone(&root, call)?;

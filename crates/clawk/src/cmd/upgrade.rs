@@ -1,4 +1,4 @@
-//! `clawk upgrade`: what a new program or manifest would have decided in the last sessions, and the change itself, if asked for.
+//! `clawk upgrade`: tries a new program or manifest on recorded sessions, and switches to it with `--apply`.
 
 mod apply;
 mod played;
@@ -24,15 +24,15 @@ use crate::{atlases, compose, manifest};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The manifest that is in use now
+    /// The current manifest
     #[arg(value_name = "CLAW")]
     manifest: PathBuf,
 
     /// The new program or the new manifest; twice for both
-    #[arg(long, value_name = "NEW", required_unless_present = "recorded")]
+    #[arg(long, value_name = "NEW")]
     shadow: Vec<PathBuf>,
 
-    /// Replay the last N sessions in which somebody spoke or called
+    /// Replay the last N sessions that have a message or a call
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sessions: u32,
 
@@ -40,15 +40,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Put the new program or manifest in the place of the old one, and restart the running agent; refused if anything differs
+    /// Replace the old program or manifest by the new one and restart the running agent; refused if a decision differs
     #[arg(long)]
     apply: bool,
 
-    /// With --apply: go live in spite of differences and of sessions that could not be replayed
+    /// With --apply: switch although decisions differ or sessions could not be replayed
     #[arg(long, requires = "apply")]
     accept_differences: bool,
 
-    /// What an older version asks a newer one: replay with the recorded manifest, or with --shadow, and print JSON
+    /// For an older version that starts this one: replay with the recorded manifest, or with --shadow, and print JSON
     #[arg(long, hide = true, conflicts_with = "apply")]
     recorded: bool,
 
@@ -66,12 +66,12 @@ Examples:
   clawk upgrade claw.yaml --shadow ./clawk-next --sessions 200   by another program
   clawk upgrade claw.yaml --shadow ./clawk-next --shadow next.yaml --apply
 
-Nothing of the world is used: models, tools and people are what the record says. A difference is a call with another
-verdict (allow, audit, ask, deny) or a message with another end; other words for the same verdict are none. Exit code 0:
+clawk asks no model, tool or person: the record gives their answers. A difference is a call with another verdict (allow,
+audit, ask, deny) or a message with another end; another reason for the same verdict is not a difference. Exit code 0:
 every session was replayed and nothing differs; 1 otherwise.
 
-With --apply the old file is kept beside the new one, with `.before` at the end of its name. An agent that runs as
-`clawk serve` ends its turns and starts again by itself, with the same arguments; one on standard input does not.";
+With --apply, clawk keeps the old file beside the new one, with `.before` at the end of its name. A running `clawk serve`
+ends its turns and starts again with the same arguments; an agent on standard input does not start again.";
 
 /// What a shadow run of all sessions found.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
@@ -152,6 +152,9 @@ fn is_program(path: &Path) -> Result<bool> {
 
 /// Exit code 1 when anything differs, or could not be replayed, unless that was accepted.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    if args.shadow.is_empty() && !args.recorded {
+        bail!("say what is new: `--shadow NEW`, a program or a manifest");
+    }
     let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
     let (current, _) = manifest::look(&args.manifest, &config)?;
     let new = New::of(&args.shadow)?;

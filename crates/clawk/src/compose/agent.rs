@@ -159,6 +159,19 @@ pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
 }
 
 impl Agent {
+    /// Where lines that are typed are remembered; nowhere, if the agent's stores are encrypted: what was remembered before goes.
+    pub(crate) fn history(&self) -> Result<Option<PathBuf>> {
+        let file = self.state_dir.join("history");
+        if self.launched.state().vault().is_none() {
+            return Ok(Some(file));
+        }
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)
+                .with_context(|| format!("can't remove `{}`, which is not encrypted", file.display())),
+            _ => Ok(None),
+        }
+    }
+
     /// A new session, or an earlier one: its id, or `last`.
     pub(crate) async fn session(&self, which: Option<&str>) -> Result<Session> {
         let id: SessionId = match which {

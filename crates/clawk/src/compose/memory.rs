@@ -1,43 +1,106 @@
 //! Where stores of memory lie: in the state's database, in folders below `memory` in the state, on a PostgreSQL server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result};
 use clawk_kernel::ports::Memory;
+use clawk_manifest::model::Store;
 use clawk_memory::{Stores, is_on_postgres};
+use clawk_recall::seal::{Key, NO_KEY, Vault};
 
 use super::{Blueprint, Origin, own};
-use crate::state::kept::StateDir;
+use crate::state::kept::{self, Keys, StateDir};
 
 impl Blueprint {
     /// Every store's back end.
     pub(super) fn stores(&self, state: &StateDir) -> Arc<dyn Memory> {
         let outside = !matches!(self.origin, Origin::Wire(_));
-        let files = own::folders(&self.config, state.path(), outside);
+        let vault = state.vault().cloned().map(Arc::new);
+        let files = own::folders(&self.config, state.path(), outside, vault.clone());
         let mut stores = Stores::new(state.memory(), files);
         if self.wants_postgres() {
-            stores = stores.with_postgres(self.postgres());
+            stores = stores.with_postgres(self.postgres(vault));
         }
         Arc::new(stores)
     }
 
+    fn declared_stores(&self) -> impl Iterator<Item = &Store> {
+        self.manifest.memory.iter().flat_map(|memory| &memory.stores)
+    }
+
+    fn encrypted(&self) -> BTreeSet<String> {
+        let encrypted = self.declared_stores().filter(|store| store.encryption);
+        encrypted.map(|store| store.name.clone()).collect()
+    }
+
+    /// The key of encrypted stores; `None`: no store is encrypted, or no key is named, which each of them refuses.
+    ///
+    /// # Errors
+    /// The secret is missing or is not a key; for which stores it is.
+    pub(super) fn keys(&self) -> Result<Option<Keys>> {
+        let stores = self.encrypted();
+        let Some(reference) = self.config.settings.memory.encryption_key.as_deref() else {
+            return Ok(None);
+        };
+        if stores.is_empty() {
+            return Ok(None);
+        }
+        let resolve = || -> Result<Key> {
+            let secret = self.resolver.resolve(reference)?;
+            Ok(Key::from_hex(secret.expose())?)
+        };
+        let names: Vec<String> = stores.iter().map(|name| format!("`{name}`")).collect();
+        let key = resolve().with_context(|| {
+            format!(
+                "the stores {} are encrypted, and `[memory] encryption_key = \"{reference}\"` gives no key",
+                names.join(", ")
+            )
+        })?;
+        kept::remember_key(reference, &key);
+        Ok(Some(Keys {
+            vault: Vault::new(key),
+            reference: reference.to_owned(),
+            stores,
+        }))
+    }
+
     fn wants_postgres(&self) -> bool {
-        let stores = self.manifest.memory.iter().flat_map(|memory| &memory.stores);
-        stores.into_iter().any(is_on_postgres)
+        self.declared_stores().any(is_on_postgres)
     }
 
     /// What keeps the stores from being served here, as far as a look at the configuration can tell: nothing is connected, and no
     /// secret is asked for.
     pub(super) fn memory_faults(&self) -> Vec<String> {
-        if !self.wants_postgres() {
-            return Vec::new();
+        let keyless = self.config.settings.memory.encryption_key.is_none();
+        let encrypted = self.encrypted().into_iter().filter(|_| keyless);
+        let mut faults: Vec<String> = encrypted
+            .map(|name| format!("store `{name}`: {NO_KEY}"))
+            .collect();
+        if self.wants_postgres() {
+            faults.extend(self.postgres_fault().err());
         }
-        self.postgres_fault().err().into_iter().collect()
+        faults
     }
 }
 
 #[cfg(not(feature = "postgres"))]
 impl Blueprint {
-    fn postgres(&self) -> Result<Arc<dyn Memory>, String> {
+    #[expect(
+        clippy::unused_async,
+        reason = "the build with PostgreSQL waits for its server"
+    )]
+    pub(crate) async fn seal_anew(&self, _vault: Arc<Vault>) -> Result<Vec<String>> {
+        if self
+            .declared_stores()
+            .any(|store| store.encryption && is_on_postgres(store))
+        {
+            self.postgres_fault().map_err(anyhow::Error::msg)?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn postgres(&self, _vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
         self.postgres_fault()?;
         Err("PostgreSQL is left out".to_owned())
     }
@@ -57,7 +120,7 @@ mod connected {
     use clawk_postgres::{Database, Options, PgMemory, TlsMode};
     use clawk_secrets::Secret;
 
-    use super::{Arc, Blueprint, Memory};
+    use super::{Arc, Blueprint, Memory, Result, Store, Vault, is_on_postgres};
     use crate::config::PostgresTls;
 
     /// Where the configuration says where the server is.
@@ -65,7 +128,11 @@ mod connected {
 
     impl Blueprint {
         /// The server is connected to at the first question.
-        pub(super) fn postgres(&self) -> Result<Arc<dyn Memory>, String> {
+        pub(super) fn postgres(&self, vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
+            Ok(Arc::new(self.on_server(vault)?))
+        }
+
+        fn on_server(&self, vault: Option<Arc<Vault>>) -> Result<PgMemory, String> {
             let secret = self.config.settings.postgres.secret_ref.as_deref();
             let resolve = |name| self.resolver.resolve(name).map_err(|error| error.to_string());
             let secret = secret.map(resolve).transpose()?;
@@ -78,7 +145,7 @@ mod connected {
                 (None, None) => return Err(nowhere()),
             };
             let database = Database::new(options, self.resolver.env()).map_err(|error| error.to_string())?;
-            Ok(Arc::new(PgMemory::new(database, &self.manifest.metadata.name)))
+            Ok(PgMemory::new(database, &self.manifest.metadata.name).with_vault(vault))
         }
 
         pub(super) fn postgres_fault(&self) -> Result<(), String> {
@@ -90,6 +157,25 @@ mod connected {
                 (None, Some(_)) => Ok(()), // the URL is the secret
                 (None, None) => Err(nowhere()),
             }
+        }
+
+        /// Seals the encrypted stores on the server with the current key of this vault; returns their names.
+        ///
+        /// # Errors
+        /// The server is away, or a value opens with no key of the vault.
+        pub(crate) async fn seal_anew(&self, vault: Arc<Vault>) -> Result<Vec<String>> {
+            let stores = self
+                .declared_stores()
+                .filter(|store| store.encryption && is_on_postgres(store));
+            let stores: Vec<&Store> = stores.collect();
+            if stores.is_empty() {
+                return Ok(Vec::new());
+            }
+            let memory = self.on_server(Some(vault)).map_err(anyhow::Error::msg)?;
+            for store in &stores {
+                memory.seal_anew(store).await?;
+            }
+            Ok(stores.into_iter().map(|store| store.name.clone()).collect())
         }
 
         fn server_url(&self) -> Result<Option<Secret>, String> {

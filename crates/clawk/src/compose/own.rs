@@ -2,12 +2,14 @@
 //! tools may do, so that no tool may change it; `clawk_plan::own` sees to that.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::{McpUri, Store, StoreType};
 use clawk_manifest::{Manifest, Sources};
 use clawk_memory::Files;
 use clawk_plan::{Level, Own, Plan};
+use clawk_recall::seal::Vault;
 use clawk_secrets::env;
 
 use super::AUTO;
@@ -38,19 +40,20 @@ pub(crate) fn of_sources(sources: &Sources) -> Vec<PathBuf> {
 }
 
 /// Stores of memory in folders: below `memory` in the state, or where the manifest's paths say.
-pub(super) fn folders(config: &Config, state: &Path, outside: bool) -> Files {
+pub(super) fn folders(config: &Config, state: &Path, outside: bool, vault: Option<Arc<Vault>>) -> Files {
     Files::new(clawk_memory::Options {
         root: state.join("memory"),
         home: env::path("HOME"),
         tenant: config.settings.memory.tenant_id.clone().unwrap_or_default(),
         outside,
+        vault,
     })
 }
 
 /// Folders of stores that lie outside of the state: what they hold says of itself where it came from, so that no tool may change
 /// it. A workspace's files are the tools' own.
 fn stores(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
-    let files = folders(config, Path::new("/"), true);
+    let files = folders(config, Path::new("/"), true, None);
     let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
     let outside = |store: &&Store| {
         let path = store.path.as_deref().unwrap_or_default();

@@ -45,11 +45,11 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Starts the editor. `history` is made when missing, readable by its owner only.
+    /// Starts the editor. `history` is made when missing, readable by its owner only; without it, lines are remembered in memory.
     ///
     /// # Errors
     /// The terminal can't be used.
-    pub(crate) fn start(history: PathBuf) -> Result<Self> {
+    pub(crate) fn start(history: Option<PathBuf>) -> Result<Self> {
         // Standard input may be a message in a pipe; the person is at the terminal all the same.
         let behavior = if io::stdin().is_terminal() {
             Behavior::Stdio
@@ -62,15 +62,18 @@ impl Input {
             .behavior(behavior)
             .build();
         let mut editor = DefaultEditor::with_config(config).context("the terminal can't be used")?;
-        let remembers = private_file(&history).is_ok() && editor.load_history(&history).is_ok();
-        if !remembers {
-            tracing::warn!(history = %history.display(), "no line history: the file can't be used");
-        }
+        let history = history.filter(|history| {
+            let usable = private_file(history).is_ok() && editor.load_history(history).is_ok();
+            if !usable {
+                tracing::warn!(history = %history.display(), "no line history: the file can't be used");
+            }
+            usable
+        });
         let (requests, queue) = mpsc::sync_channel::<Request>(1);
         std::thread::Builder::new()
             .name("line-editor".into())
             .spawn(move || {
-                let history = remembers.then_some(history.as_path());
+                let history = history.as_deref();
                 for request in queue {
                     // silent-ok, both: whoever asked has stopped waiting
                     match request {

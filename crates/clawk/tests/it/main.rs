@@ -17,6 +17,7 @@ mod atlas;
 mod attack;
 mod between;
 mod channels;
+mod checkpoints;
 mod closed;
 #[cfg(feature = "conformance")]
 mod conformance;
@@ -58,6 +59,7 @@ mod remember;
 mod replay;
 mod sampling;
 mod screens;
+mod sealed;
 mod serve;
 mod served;
 mod skills;

@@ -17,7 +17,11 @@ const DENIES: &str =
 
 fn said(agent: &Agent, message: &str) {
     let done = agent.clawk(["run", "claw.yaml", "-m", message]).output().unwrap();
-    assert!(!done.stdout.is_empty(), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stderr).contains("chain valid"),
+        "{}",
+        text(&done.stderr)
+    );
 }
 
 /// The manifest with one text in the place of another, as `next.yaml`.
@@ -65,7 +69,8 @@ fn a_manifest_that_denies_what_was_allowed_is_named_call_by_call() {
         (&one["would_be"]["verdict"], &one["would_be"]["rule"]),
         (&json!("deny"), &json!("no-reading"))
     );
-    assert_eq!(one["would_be"]["reason"], "Files are private", "{report:#}");
+    let why = one["would_be"]["reason"].as_str().unwrap();
+    assert!(why.contains("Files are private"), "{report:#}");
     assert_eq!(report["applied"], Value::Null);
     assert_eq!(
         bytes(agent.state().join("state.db")),
@@ -188,7 +193,7 @@ fn a_session_that_cannot_be_replayed_is_named_and_is_no_success() {
     next(&agent, ALLOWS, ALLOWS);
     assert_eq!(upgrade(&agent, &["--shadow", "next.yaml"]).0, 0);
     agent
-        .clawk(["trace", "redact", "--session", "last", "--yes"])
+        .clawk(["trace", "redact", "--session", "last", "--reason", "asked for"])
         .assert()
         .success();
     let (code, report) = upgrade(&agent, &["--shadow", "next.yaml"]);

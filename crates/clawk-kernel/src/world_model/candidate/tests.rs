@@ -11,6 +11,7 @@ fn weighed(risk: Option<u64>, asks: usize, tokens: Option<u64>, discarded: bool)
         risk_permille: risk,
         state: None,
         steps: Vec::new(),
+        told_permille: risk,
     }
 }
 

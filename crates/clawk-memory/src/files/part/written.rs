@@ -6,11 +6,11 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use super::{Part, Row};
-use crate::files::line::{Kept, Line};
+use super::{MARKDOWN, Part, Row};
+use crate::files::line::{self, Kept, Line};
 
 impl Part {
-    pub(super) fn written(&self) -> (Vec<u8>, String) {
+    pub(super) fn written(&self) -> io::Result<(Vec<u8>, String)> {
         let mut all: BTreeMap<i64, (&Row, Option<&String>)> = BTreeMap::new();
         all.extend(self.rows.iter().map(|(n, row)| (*n, (row, None))));
         all.extend(
@@ -19,21 +19,21 @@ impl Part {
                 .map(|(n, (row, instead))| (*n, (row, Some(instead)))),
         );
         let mut jsonl = Vec::new();
-        let mut add = |line: &Line| {
-            jsonl.extend(serde_json::to_vec(line).unwrap_or_default()); // silent-ok: JSON values always serialise
-            jsonl.push(b'\n');
+        let mut add = |line: &Line| -> io::Result<()> {
+            jsonl.extend(line::bytes(line, self.seals())?);
+            Ok(())
         };
         for (row, instead) in all.values() {
             add(&Line {
                 keep: vec![row.kept.clone()],
                 ..Line::default()
-            });
+            })?;
             if let Some(instead) = instead {
                 add(&Line {
                     aside: vec![row.kept.id.clone()],
                     instead: (*instead).clone(),
                     ..Line::default()
-                });
+                })?;
             }
         }
         let vectors = self.packed.iter().filter_map(|((model, n), bytes)| {
@@ -45,14 +45,18 @@ impl Part {
             ..Line::default()
         };
         if !line.is_empty() {
-            add(&line);
+            add(&line)?;
         }
         let live: Vec<Kept> = self.rows.values().map(|row| row.kept.clone()).collect();
-        (jsonl, self.markdown(&live))
+        Ok((jsonl, self.markdown(&live)))
     }
 
+    /// Entries for people; nothing of an encrypted store.
     pub(super) fn markdown(&self, kept: &[Kept]) -> String {
         let mut text = String::new();
+        if self.sealed {
+            return text;
+        }
         for one in kept {
             let key = one
                 .key
@@ -85,7 +89,7 @@ impl Part {
             .append(true)
             .create(true)
             .mode(0o600)
-            .open(self.folder.join("entries.md"))?;
+            .open(self.folder.join(MARKDOWN))?;
         file.write_all(text.as_bytes())
     }
 }

@@ -40,7 +40,9 @@ pub(super) async fn all(
     match Blueprint::with_config(path, config).await {
         Ok(blueprint) => {
             checks.extend(programs(path, &blueprint));
+            let channels = channels(path, &blueprint).await;
             checks.extend(agent(path, &blueprint.asking_nobody(), state).await);
+            checks.extend(channels);
         }
         Err(error) => {
             let cure = format!("clawk validate {}", path.display());
@@ -48,6 +50,57 @@ pub(super) async fn all(
         }
     }
     checks
+}
+
+/// Whether each channel's platform takes its token, lets the bot read and send, has the same time, and reaches this listener. A folder
+/// that nobody agreed to decides neither which secret is sent nor where to.
+async fn channels(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
+    let (config, manifest) = (&blueprint.config, &blueprint.manifest);
+    let usual = clawk_channels::ChannelConfig::default();
+    let all: Vec<_> = manifest
+        .channels
+        .iter()
+        .map(|channel| {
+            (
+                channel,
+                config.settings.channels.get(&channel.name).unwrap_or(&usual),
+            )
+        })
+        .collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    if !trust::trusted(config, Some(manifest)) {
+        return vec![Check::warn(
+            "channel-token",
+            "no platform was asked: this folder's files say where secrets go, and nobody agreed to that",
+            format!(
+                "read `clawk trust --show {0}`, then `clawk trust {0}`",
+                path.display()
+            ),
+        )];
+    }
+    let clock = SystemClock::default();
+    let nonce = format!("{:016x}{:016x}", clock.random(), clock.random());
+    // As before a start: a program of the folder is not asked for secrets here.
+    let resolver = match config.beside && config.settings.secrets_store.command.is_some() {
+        true => Resolver::without_store(Env::Process),
+        false => blueprint.resolver.clone(),
+    };
+    let found = clawk_channels::check(&all, &resolver, clock.now(), &nonce).await;
+    found
+        .into_iter()
+        .map(|(name, finding)| of_channel(&name, finding))
+        .collect()
+}
+
+fn of_channel(name: &str, finding: clawk_channels::Finding) -> Check {
+    let result = format!("`{name}`: {}", finding.result);
+    match finding.grade {
+        clawk_channels::Grade::Ok => Check::ok(finding.code, result),
+        clawk_channels::Grade::Warn => Check::warn(finding.code, result, finding.cure),
+        clawk_channels::Grade::Fail => Check::fail(finding.code, result, finding.cure),
+    }
 }
 
 /// What a start would run because the folder's files say so: named here, and not run.

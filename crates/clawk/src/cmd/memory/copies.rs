@@ -83,7 +83,9 @@ fn strings(value: &Value, found: &mut Vec<String>) {
 
 /// Every content of the journal that holds one of these texts, or a summary of a conversation that was made from it; by the first
 /// session that names it.
-pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<Vec<(SessionId, Digest)>> {
+///
+/// Besides, all the texts that were sought.
+pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<(Vec<(SessionId, Digest)>, Vec<String>)> {
     let mut wanted: Vec<String> = texts
         .iter()
         .filter(|text| !text.trim().is_empty())
@@ -118,7 +120,13 @@ pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<Vec<(SessionId, 
             }
         })?;
     }
-    Ok(found)
+    Ok((found, wanted))
+}
+
+/// One of these texts is in these bytes; a short one is all of them.
+pub(super) fn are_in(texts: &[String], bytes: &[u8]) -> bool {
+    let digest = digest_of(bytes);
+    texts.iter().any(|text| Needle::of(text).is_in(digest, bytes))
 }
 
 /// What a summary of a conversation replaced, and what it says.

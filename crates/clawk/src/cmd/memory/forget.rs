@@ -2,15 +2,16 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_proto::{Digest, SessionId};
+use clawk_tools::undo;
 use serde_json::{Value, json};
 
 use super::PartArgs;
-use super::copies::{find, texts};
+use super::copies::{are_in, find, texts};
 use super::held::{Found, Part, at};
-use crate::compose;
+use crate::compose::{self, UNDO};
 use crate::out::{self, Format, harmless};
 use crate::state::kept::{Erase, MAX_FORGOTTEN, Reader, Remembered, StateDir};
 
@@ -26,23 +27,27 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
     let (_, reader, parts) = which.open()?;
     meant(&reader, &parts, ids)?;
     drop((reader, parts));
-    let (gone, copies) = compose::runtime()?.block_on(async {
+    let (gone, copies, originals) = compose::runtime()?.block_on(async {
         let (state, reader, mut parts) =
             which.own("an agent that runs may be writing what is to be forgotten")?;
         let gone = meant(&reader, &parts, ids)?;
-        let copies = find(&reader, &said(&reader, &parts, &gone)?)?;
+        let (copies, texts) = find(&reader, &said(&reader, &parts, &gone)?)?;
         drop(reader);
         entries(&state, &mut parts, &gone, reason, &by).await?;
         let erased = contents(&state, &copies, reason, &by).await?;
+        let originals = undo::erase(&state.path().join(UNDO), state.vault(), |bytes| {
+            are_in(&texts, bytes)
+        })
+        .context("what calls overwrote can't be looked through")?;
         if state.is_signed()? {
             state.seal(&state.signer()?, SystemClock::default().now()).await?;
         }
         state.close();
-        Ok::<_, anyhow::Error>((gone, erased))
+        Ok::<_, anyhow::Error>((gone, erased, originals))
     })?;
     let ids: Vec<&str> = gone.iter().map(|one| one.hit.entry.id.as_str()).collect();
     if format == Format::Json {
-        out::json(&json!({ "copies": copies, "forgotten": ids, "reason": reason }))?;
+        out::json(&json!({ "copies": copies, "forgotten": ids, "originals": originals, "reason": reason }))?;
     } else {
         for id in &ids {
             out::line(&format!("{} is forgotten", harmless(id)))?;
@@ -51,6 +56,11 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
             "{copies} contents of the trace that held the same text are erased; the chain stays valid, and says that something was \
              forgotten, not what"
         ))?;
+        if originals > 0 {
+            out::line(&format!(
+                "{originals} files that calls had overwritten held it, too: they can't be put back by `clawk undo` any more"
+            ))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

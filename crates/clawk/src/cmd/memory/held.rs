@@ -1,6 +1,7 @@
 //! Where an agent's memory lies: in the state's database, and in folders.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_memory::Held;
@@ -168,7 +169,11 @@ impl PartArgs {
 /// Every part, the database's first.
 pub(super) fn all(dir: &Path, reader: &Reader) -> Result<Vec<Part>> {
     let rows = reader.memory_parts(None)?;
-    let held = Held::all(&dir.join("memory")).context("the stores in folders can't be read")?;
+    let vault = reader.vault().cloned().map(Arc::new);
+    let held = Held::all(&dir.join("memory"), vault.as_ref()).with_context(|| match reader.lacks_key() {
+        Some(why) => format!("the stores in folders can't be read: something is encrypted, and {why}"),
+        None => "the stores in folders can't be read".to_owned(),
+    })?;
     Ok(rows
         .into_iter()
         .map(|part| Part::Rows(Box::new(part)))

@@ -129,7 +129,7 @@ async fn fork_turn(
         .fork(point, Door::Cli, args.message.is_none())
         .await?;
     let input = if can_ask() {
-        Some(Input::start(agent.state_dir.join("history"))?)
+        Some(Input::start(agent.history()?)?)
     } else {
         None
     };
@@ -163,7 +163,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
     let chatting = message.is_none() && io::stdin().is_terminal();
     let input = if can_ask() {
-        Some(Input::start(agent.state_dir.join("history"))?)
+        Some(Input::start(agent.history()?)?)
     } else {
         None
     };

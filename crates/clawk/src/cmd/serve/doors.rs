@@ -66,6 +66,7 @@ pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Resul
         let options = FolderOptions {
             role: settings.role,
             kept: launched.state().path().join(SESSIONS),
+            vault: launched.state().vault().cloned(),
             archived_files: settings.archived_files,
         };
         let door = Folder::bind(folder, host.clone(), options)?;
@@ -271,5 +272,6 @@ fn queue(url: &Url, settings: &QueueDoor, launched: &Launched) -> Result<QueueOp
         role: settings.role,
         tries: settings.tries,
         kept: launched.state().path().join(SESSIONS),
+        vault: launched.state().vault().cloned(),
     })
 }

@@ -63,6 +63,7 @@ pages! {
     how_to_messages_works_as_written: "docs/how-to/messages.md",
     how_to_plans_works_as_written: "docs/how-to/plans.md",
     how_to_skills_works_as_written: "docs/how-to/skills.md",
+    how_to_long_tasks_works_as_written: "docs/how-to/long-tasks.md",
     how_to_world_models_works_as_written: "docs/how-to/world-models.md",
     how_to_dry_run_and_undo_works_as_written: "docs/how-to/dry-run-and-undo.md",
     how_to_atlases_works_as_written: "docs/how-to/atlases.md",

@@ -1,0 +1,488 @@
+//! What can be asked of a platform without a word to anybody: is the token taken, may the bot read and send, does the clock agree, does
+//! the public address lead here. For `clawk init` and `clawk doctor`; nothing is changed at the platform.
+
+use std::time::Duration;
+
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{Channel, ChannelType, Transport};
+use clawk_secrets::{Resolver, Secret};
+use futures::future::join_all;
+use http::{HeaderName, Method};
+use serde_json::{Value, json};
+
+use crate::adapter::HookReply;
+use crate::api::{Answer, Api, shown};
+use crate::config::ChannelConfig;
+use crate::genuine::{hex, hmac_sha256, same};
+use crate::types;
+
+/// How long one check may take, milliseconds.
+const LIMIT_MS: u64 = 5_000;
+/// Clocks that differ by more than so many seconds are warned of; platforms refuse or are refused from five minutes on.
+const SKEW_S: i64 = 60;
+const FATAL_SKEW_S: i64 = 300;
+/// The parameter of a request that asks a listener whether it is this agent's.
+const NONCE: &str = "clawk-doctor";
+/// Hexadecimal digits of a nonce.
+const NONCE_DIGITS: usize = 32;
+
+/// The rights that Discord's applications have, as bits of `flags`: message content, also where it is limited to few guilds.
+const MESSAGE_CONTENT: u64 = (1 << 18) | (1 << 19);
+
+/// How a check went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grade {
+    /// Fine.
+    Ok,
+    /// Works, but perhaps not as expected; or it could not be found out.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// `channel-token`, `channel-rights`, `channel-clock` or `channel-webhook`.
+    pub code: &'static str,
+    /// How it went.
+    pub grade: Grade,
+    /// What was found, for people; never a secret.
+    pub result: String,
+    /// What mends it; empty where nothing is to be mended.
+    pub cure: String,
+}
+
+const TOKEN: &str = "channel-token";
+const RIGHTS: &str = "channel-rights";
+const CLOCK: &str = "channel-clock";
+const WEBHOOK: &str = "channel-webhook";
+
+impl Finding {
+    fn ok(code: &'static str, result: impl Into<String>) -> Self {
+        Self::new(code, Grade::Ok, result, "")
+    }
+
+    fn new(code: &'static str, grade: Grade, result: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self {
+            code,
+            grade,
+            result: result.into(),
+            cure: cure.into(),
+        }
+    }
+}
+
+/// Asks the platforms of all these channels at once; each answer is waited for 5 seconds. Channels without a platform that can be asked
+/// give nothing. `nonce` is 32 hexadecimal digits that nobody knows.
+pub async fn check(
+    channels: &[(&Channel, &ChannelConfig)],
+    secrets: &Resolver,
+    now: Timestamp,
+    nonce: &str,
+) -> Vec<(String, Finding)> {
+    let each = channels.iter().map(|(channel, config)| async move {
+        let (token, hook) = tokio::join!(
+            platform(channel, config, secrets, now),
+            webhook(channel, config, secrets, nonce)
+        );
+        let found = token.into_iter().chain(hook);
+        let name = channel.name.clone();
+        found
+            .map(move |finding| (name.clone(), finding))
+            .collect::<Vec<_>>()
+    });
+    join_all(each).await.into_iter().flatten().collect()
+}
+
+/// How a platform says who a token belongs to.
+struct Question {
+    api: Api,
+    method: Method,
+    path: String,
+    /// Where the bot's name stands in the answer.
+    name: &'static str,
+}
+
+async fn platform(
+    channel: &Channel,
+    config: &ChannelConfig,
+    secrets: &Resolver,
+    now: Timestamp,
+) -> Vec<Finding> {
+    let vendor = match channel.kind {
+        ChannelType::Telegram => types::telegram::VENDOR,
+        ChannelType::Slack => types::slack::VENDOR,
+        ChannelType::Discord => types::discord::VENDOR,
+        ChannelType::Line => types::line::VENDOR,
+        ChannelType::Matrix => "",
+        _ => return Vec::new(),
+    };
+    let name = &channel.auth.secret_ref;
+    let secret = match secrets.resolve(name) {
+        Ok(secret) if !secret.expose().trim().is_empty() => secret,
+        Ok(_) | Err(_) => {
+            return vec![Finding::new(
+                TOKEN,
+                Grade::Fail,
+                format!("the secret `{name}` is not known"),
+                format!("set {name} in the environment, or configure [secrets_store] in clawk.toml"),
+            )];
+        }
+    };
+    let question = match question(channel, config, vendor, &secret, secrets) {
+        Ok(question) => question,
+        Err(reason) => {
+            return vec![Finding::new(
+                TOKEN,
+                Grade::Fail,
+                reason,
+                "correct clawk.toml or the secret",
+            )];
+        }
+    };
+    let asked = question.api.send(question.method.clone(), &question.path, None);
+    let answer = match tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(fault)) => return vec![silent(&fault.reason(), &secret)],
+        Err(_) => return vec![silent(&format!("no answer within {LIMIT_MS} ms"), &secret)], // silent-ok: said
+    };
+    let mut found = vec![token(channel, config, &question, &answer)];
+    if found.iter().all(|finding| finding.grade == Grade::Ok) {
+        found.extend(rights(channel, &question, &answer).await);
+    }
+    found.extend(clock(&answer, now));
+    found
+}
+
+/// A text that may quote an address, without the secret that is part of some addresses.
+fn silent(reason: &str, secret: &Secret) -> Finding {
+    let reason = reason.replace(secret.expose().trim(), "…");
+    Finding::new(
+        TOKEN,
+        Grade::Fail,
+        format!("the platform can't be asked: {}", shown(&reason)),
+        "check the network, HTTPS_PROXY, and `base_url` in clawk.toml",
+    )
+}
+
+fn question(
+    channel: &Channel,
+    config: &ChannelConfig,
+    vendor: &str,
+    secret: &Secret,
+    secrets: &Resolver,
+) -> Result<Question, String> {
+    let base = config.base_url.as_deref().unwrap_or(vendor);
+    if base.is_empty() {
+        return Err("`base_url` is missing in clawk.toml: the homeserver's address".to_owned());
+    }
+    let api = Api::new(base, secrets.env(), Duration::from_millis(LIMIT_MS))?;
+    let token = secret.expose().trim();
+    Ok(match channel.kind {
+        ChannelType::Telegram => {
+            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
+            if !token.chars().all(fits) {
+                return Err("the bot token holds characters that no bot token has".to_owned());
+            }
+            Question {
+                api,
+                method: Method::GET,
+                path: format!("bot{token}/getMe"),
+                name: "/result/username",
+            }
+        }
+        ChannelType::Slack => Question {
+            api: api.authorized("Bearer", token)?,
+            method: Method::POST,
+            path: "auth.test".to_owned(),
+            name: "/user",
+        },
+        ChannelType::Discord => Question {
+            api: api.authorized("Bot", token)?.with(
+                HeaderName::from_static("user-agent"),
+                "DiscordBot (https://github.com/clawk/clawk, 1)",
+            ),
+            method: Method::GET,
+            path: "users/@me".to_owned(),
+            name: "/username",
+        },
+        ChannelType::Line => Question {
+            api: api.authorized("Bearer", token)?,
+            method: Method::GET,
+            path: "v2/bot/info".to_owned(),
+            name: "/displayName",
+        },
+        _ => Question {
+            api: api.authorized("Bearer", token)?,
+            method: Method::GET,
+            path: "_matrix/client/v3/account/whoami".to_owned(),
+            name: "/user_id",
+        },
+    })
+}
+
+fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer: &Answer) -> Finding {
+    let says_no = answer.body.pointer("/ok") == Some(&Value::Bool(false));
+    let status = answer.status.as_u16();
+    if !answer.status.is_success() || says_no {
+        let why = ["/description", "/error", "/message", "/errcode"]
+            .iter()
+            .find_map(|at| answer.text(at))
+            .unwrap_or_default();
+        let refused = matches!(status, 401 | 403 | 404) || says_no;
+        return match refused {
+            true => Finding::new(
+                TOKEN,
+                Grade::Fail,
+                shown(&format!("the platform refuses the token: {status} {why}")),
+                format!("make a new token, and set it as `{}`", channel.auth.secret_ref),
+            ),
+            false => Finding::new(
+                TOKEN,
+                Grade::Warn,
+                shown(&format!("the platform did not say: {status} {why}")),
+                "try again later",
+            ),
+        };
+    }
+    let Some(name) = answer.text(question.name) else {
+        return Finding::new(
+            TOKEN,
+            Grade::Fail,
+            "the answer does not name the bot: something else than the platform answers there",
+            "correct `base_url` in clawk.toml",
+        );
+    };
+    let wanted = config.settings.get("user_id");
+    if channel.kind == ChannelType::Matrix && wanted.is_none_or(|wanted| wanted != name) {
+        return Finding::new(
+            TOKEN,
+            Grade::Fail,
+            shown(&format!(
+                "the token belongs to `{name}`, and `settings.user_id` says otherwise"
+            )),
+            "write the token's own user as `settings.user_id` in clawk.toml",
+        );
+    }
+    Finding::ok(TOKEN, shown(&format!("taken: the bot is `{name}`")))
+}
+
+/// What the bot may do, where the platform says so.
+async fn rights(channel: &Channel, question: &Question, answer: &Answer) -> Option<Finding> {
+    match channel.kind {
+        ChannelType::Telegram => {
+            let reads = answer
+                .body
+                .pointer("/result/can_read_all_group_messages")?
+                .as_bool()?;
+            Some(match reads {
+                true => Finding::ok(RIGHTS, "reads and sends, also in groups"),
+                false => Finding::new(
+                    RIGHTS,
+                    Grade::Warn,
+                    "reads and sends in direct messages; in groups only what mentions it, answers it, or is a command",
+                    "where it is to read everything in groups: @BotFather, /setprivacy, Disable, and add it to the group again",
+                ),
+            })
+        }
+        ChannelType::Slack => {
+            let scopes = answer.headers.get("x-oauth-scopes")?.to_str().ok()?; // silent-ok: the platform does not say
+            let has = |wanted: &str| scopes.split(',').any(|scope| scope.trim() == wanted);
+            let lacks: Vec<&str> = ["chat:write", "im:history", "app_mentions:read"]
+                .into_iter()
+                .filter(|wanted| !has(wanted))
+                .collect();
+            Some(match lacks.as_slice() {
+                [] => Finding::ok(RIGHTS, "reads direct messages and mentions, and sends"),
+                lacks => Finding::new(
+                    RIGHTS,
+                    match has("chat:write") {
+                        true => Grade::Warn,
+                        false => Grade::Fail,
+                    },
+                    format!("the app lacks {}", lacks.join(", ")),
+                    "api.slack.com/apps, OAuth & Permissions, Bot Token Scopes: add them, and reinstall the app",
+                ),
+            })
+        }
+        ChannelType::Discord => {
+            let asked = question.api.send(Method::GET, "applications/@me", None);
+            // silent-ok: what the platform does not say is not known
+            let about = tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked)
+                .await
+                .ok()?
+                .ok()?;
+            let flags = about.body.get("flags")?.as_u64()?;
+            Some(match flags & MESSAGE_CONTENT {
+                0 => Finding::new(
+                    RIGHTS,
+                    Grade::Fail,
+                    "the bot may not read what messages say",
+                    "discord.com/developers/applications, Bot: switch on MESSAGE CONTENT INTENT",
+                ),
+                _ => Finding::ok(RIGHTS, "reads what messages say"),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The platform's own time beside ours.
+fn clock(answer: &Answer, now: Timestamp) -> Option<Finding> {
+    let date = answer.headers.get(http::header::DATE)?.to_str().ok()?; // silent-ok: the platform does not say
+    let theirs = of_date(date)?;
+    let off = (now.0 - theirs.0) / 1_000_000;
+    let word = match off {
+        ..0 => "behind",
+        0.. => "ahead of",
+    };
+    let result = format!("this machine's clock is {} s {word} the platform's", off.abs());
+    Some(match off.abs() {
+        0..=SKEW_S => Finding::ok(CLOCK, result),
+        ..=FATAL_SKEW_S => Finding::new(CLOCK, Grade::Warn, result, "set the time, for example with NTP"),
+        _ => Finding::new(
+            CLOCK,
+            Grade::Fail,
+            format!("{result}: signatures of webhooks look stale"),
+            "set the time, for example with NTP",
+        ),
+    })
+}
+
+/// An HTTP date, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn of_date(text: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let words: Vec<&str> = text.split(' ').collect();
+    let [_, day, month, year, time, "GMT"] = words.as_slice() else {
+        return None;
+    };
+    let month = MONTHS.iter().position(|known| known == month)? + 1;
+    Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z")).ok() // silent-ok: no date is no date
+}
+
+/// Whether the public address of a webhook leads to this agent: it answers a nonce with what only this agent's secret makes of it.
+async fn webhook(
+    channel: &Channel,
+    config: &ChannelConfig,
+    secrets: &Resolver,
+    nonce: &str,
+) -> Option<Finding> {
+    let hooked = channel.transport == Transport::Webhook || channel.kind == ChannelType::Web;
+    if !hooked {
+        return None;
+    }
+    let Ok(url) = types::public_url(channel, config) else {
+        let needs = channel.kind == ChannelType::Telegram;
+        return needs.then(|| {
+            Finding::new(
+                WEBHOOK,
+                Grade::Fail,
+                "`public_url` is missing in clawk.toml",
+                "write the address under which the platform reaches this listener",
+            )
+        });
+    };
+    let secret = secrets.resolve(&channel.auth.secret_ref).ok()?; // silent-ok: said by the check of the token
+    let wanted = proof(&secret, &channel.name, nonce);
+    let cure = "start the agent with `--listen`, and check that the public address (tunnel, proxy, DNS, certificate) leads to it";
+    let asked = async {
+        let asking = format!("{url}?{NONCE}={nonce}");
+        let api = Api::new(&asking, secrets.env(), Duration::from_millis(LIMIT_MS))?;
+        let answer = api.send(Method::GET, "", None).await;
+        answer.map_err(|fault| fault.reason())
+    };
+    let answer = match tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(reason)) => {
+            return Some(Finding::new(
+                WEBHOOK,
+                Grade::Fail,
+                shown(&format!("{url}: {reason}")),
+                cure,
+            ));
+        }
+        Err(_) => {
+            let result = shown(&format!("{url}: no answer within {LIMIT_MS} ms"));
+            return Some(Finding::new(WEBHOOK, Grade::Fail, result, cure)); // silent-ok: said
+        }
+    };
+    let told = answer.text("/proof").unwrap_or_default();
+    Some(match same(told, &wanted) {
+        true => Finding::ok(WEBHOOK, shown(&format!("{url} leads to this agent"))),
+        false => Finding::new(
+            WEBHOOK,
+            Grade::Fail,
+            shown(&format!(
+                "{url} answers {}, and not as this agent would",
+                answer.status.as_u16()
+            )),
+            cure,
+        ),
+    })
+}
+
+/// What only somebody with the secret makes of a nonce. Nothing that a platform signs looks like it.
+fn proof(secret: &Secret, channel: &str, nonce: &str) -> String {
+    let key = secret.expose().trim().as_bytes();
+    hex(&hmac_sha256(
+        key,
+        &[b"clawk doctor\0", channel.as_bytes(), b"\0", nonce.as_bytes()],
+    ))
+}
+
+/// The answer to somebody who asks whether this listener is this agent's; `None`: the request is something else.
+pub(crate) fn answer(
+    method: &Method,
+    query: &str,
+    channel: &str,
+    secret: Option<&Secret>,
+) -> Option<HookReply> {
+    let (name, nonce) = query.split_once('=')?;
+    let fits = nonce.len() == NONCE_DIGITS && nonce.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if *method != Method::GET || name != NONCE || !fits {
+        return None;
+    }
+    Some(HookReply::json(
+        200,
+        &json!({"proof": proof(secret?, channel, nonce)}),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{answer, of_date, proof};
+    use clawk_secrets::Secret;
+    use http::Method;
+
+    #[test]
+    fn a_date_is_read_and_nothing_else() {
+        let at = of_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        assert_eq!(at.0, 784_111_777_000_000);
+        for bad in [
+            "",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 CET",
+        ] {
+            assert!(of_date(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_a_nonce_of_the_right_form_is_answered_and_only_with_the_secret() {
+        let secret = Secret::new("T", "s3cret");
+        let nonce = "0123456789abcdef0123456789abcdef";
+        let ask = |method: &Method, query: &str| answer(method, query, "chat", Some(&secret));
+        let query = format!("clawk-doctor={nonce}");
+        let told = ask(&Method::GET, &query).unwrap();
+        assert!(told.body.contains(&proof(&secret, "chat", nonce)));
+        assert_ne!(proof(&secret, "chat", nonce), proof(&secret, "other", nonce));
+        assert!(!told.body.contains("s3cret"));
+        assert!(ask(&Method::POST, &query).is_none());
+        assert!(ask(&Method::GET, "clawk-doctor=short").is_none());
+        assert!(ask(&Method::GET, &format!("{query}&x=1")).is_none());
+        assert!(answer(&Method::GET, &query, "chat", None).is_none());
+    }
+}

@@ -1,0 +1,81 @@
+//! `/details` in a chat: what the last turn did, call by call. Arguments and results are not shown: others may read the room, and
+//! `clawk sessions record` has them.
+
+use clawk_kernel::shown::TurnRecord;
+
+use crate::inlet::harmless;
+
+/// What is typed.
+const COMMAND: &str = "/details";
+/// Calls that are listed; the others are counted.
+const MAX_CALLS: usize = 20;
+
+/// Whether a text asks for details: the command alone, also with the agent's name behind it as some platforms write it.
+pub(crate) fn asks(text: &str) -> bool {
+    let mut words = text.trim().splitn(2, '@');
+    let command = words
+        .next()
+        .is_some_and(|word| word.eq_ignore_ascii_case(COMMAND));
+    command
+        && words
+            .next()
+            .is_none_or(|name| !name.contains(char::is_whitespace))
+}
+
+/// The record in words, Markdown.
+pub(crate) fn told(record: &TurnRecord) -> String {
+    let mut lines = vec![format!("Record of the last answer (`{}`):", record.message)];
+    for (number, call) in (1..).zip(record.calls.iter().take(MAX_CALLS)) {
+        let mut line = format!(
+            "{number}. `{}`: {}",
+            harmless(&call.tool).replace('`', "'"),
+            call.outcome.name()
+        );
+        if let Some(rule) = &call.rule_id {
+            line.push_str(&format!(", rule `{}`", harmless(rule).replace('`', "'")));
+        }
+        if let Some(reason) = &call.reason {
+            line.push_str(&format!(" ({})", harmless(reason)));
+        }
+        lines.push(line);
+    }
+    if record.calls.len() > MAX_CALLS {
+        lines.push(format!("… and {} more.", record.calls.len() - MAX_CALLS));
+    }
+    if record.calls.is_empty() {
+        lines.push("No call was made.".to_owned());
+    }
+    if let Some(judged) = &record.judged {
+        lines.push(match &judged.failed {
+            Some(why) => format!("Nothing was judged: {why}."),
+            None => format!(
+                "Judged by `{}`: {} of {} sentences are marked.",
+                harmless(&judged.by).replace('`', "'"),
+                judged.marks.len(),
+                judged.sentences
+            ),
+        });
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::asks;
+
+    #[test]
+    fn only_the_command_alone_asks() {
+        for text in ["/details", " /Details \n", "/details@my_bot"] {
+            assert!(asks(text), "{text}");
+        }
+        for text in [
+            "/detail",
+            "/details please",
+            "what are the /details?",
+            "/details@my bot",
+            "",
+        ] {
+            assert!(!asks(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Checkpoints (CKP 0.3, stores of type `checkpoint`): where a long task stands, after each of its steps. Turns and tasks go on from
+//! the journal after a crash; a composite tool's inner turn goes on where a checkpoint of it is. What it did before is taken from the
+//! journal, so that no effect happens twice.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use clawk_manifest::model::{Manifest, Skill, Store, StoreType};
+use clawk_proto::method::NewEntry;
+use clawk_proto::{Digest, RequestId};
+use clawk_recall::entry::{Hit, Mark, New, Whose};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::call::{Caller, Calls, Context, Permit};
+use crate::event::{MemoryStored, Thread, canonical, digest, kind, together};
+use crate::ports::{Ask, Batch, Message, RunError, Scope, StoreQuery};
+use crate::recall;
+use crate::recover;
+use crate::time::Timestamp;
+use crate::turn::{Effect, Turn};
+use crate::world_model::Planned;
+
+/// The first source of every checkpoint: nothing but the kernel writes an entry that is made from it.
+const MADE_FROM: &str = "checkpoint";
+/// Conversation of one checkpoint, bytes of JSON; a longer one is left out, and the journal has it.
+const MAX_CONVERSATION_BYTES: usize = 512 * 1024;
+
+/// The store of checkpoints: the manifest's first of that type.
+pub(crate) fn store(manifest: &Manifest) -> Option<&Store> {
+    let mut stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
+    stores.find(|store| store.kind == StoreType::Checkpoint)
+}
+
+/// Composite calls that a crash cut off, which go on when their turn asks for them again.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupted(Mutex<BTreeSet<String>>);
+
+impl Interrupted {
+    pub(crate) fn add(&self, all: impl IntoIterator<Item = String>) {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.extend(all);
+    }
+
+    fn take(&self, id: &RequestId) -> bool {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.remove(id.as_str())
+    }
+}
+
+/// The agent is being stopped, and what this caller's composite call had begun goes on afterwards.
+pub(crate) fn outlives(calls: &Calls, caller: &Caller) -> bool {
+    let in_turn = caller.turn.is_some() && caller.depth == 0;
+    in_turn && calls.life.stop.is_cancelled() && store(&calls.manifest).is_some()
+}
+
+/// What kind of task it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Task {
+    /// A turn that answers a message.
+    Turn,
+    /// The turn of a member of the swarm at its task.
+    Delegated,
+    /// The inner turn of a composite tool.
+    Composite,
+}
+
+/// One checkpoint: the content of its entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    /// The composite's skill and arguments; absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    call: Option<Inner>,
+    /// Since the message that began the task; absent: it is too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    messages: Option<Vec<Message>>,
+    /// `running` or `done`.
+    state: String,
+    /// Model answers so far.
+    steps: usize,
+    task: Task,
+    tokens: u64,
+    /// Its turn's id in the journal.
+    turn: Uuid,
+}
+
+/// What the inner turn of a composite tool was begun with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Inner {
+    arguments_hash: Digest,
+    /// What the inner turn answers.
+    first: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    planned: Option<Planned>,
+    skill: String,
+}
+
+/// Writes the checkpoints of one task.
+#[derive(Debug)]
+pub(crate) struct Saver {
+    key: String,
+    task: Task,
+    turn: Uuid,
+    call: Option<Inner>,
+    /// Messages of the conversation when it began.
+    before: usize,
+    /// Messages when it was last written.
+    written: usize,
+}
+
+impl Saver {
+    /// Of a turn; `None`: the manifest keeps no checkpoints.
+    pub(crate) fn of_turn(calls: &Calls, turn_id: Uuid, task: Option<&str>, turn: &Turn) -> Option<Self> {
+        store(&calls.manifest)?;
+        let is_user = |message: &Message| matches!(message, Message::User { .. });
+        Some(Self {
+            key: match task {
+                Some(task) => format!("task/{task}"),
+                None => format!("turn/{turn_id}"),
+            },
+            task: if task.is_some() {
+                Task::Delegated
+            } else {
+                Task::Turn
+            },
+            turn: turn_id,
+            call: None,
+            before: turn.messages().iter().rposition(is_user).unwrap_or_default(),
+            written: 0,
+        })
+    }
+
+    /// Of a composite tool's inner turn.
+    pub(crate) fn of_call(
+        calls: &Calls,
+        (permit, skill): (&Permit, &Skill),
+        turn_id: Uuid,
+        (first, planned): (&str, Option<Planned>),
+    ) -> Option<Self> {
+        store(&calls.manifest)?;
+        Some(Self {
+            key: key_of(permit.request_id()),
+            task: Task::Composite,
+            turn: turn_id,
+            call: Some(Inner {
+                arguments_hash: permit.digest(),
+                first: first.to_owned(),
+                planned,
+                skill: skill.name.clone(),
+            }),
+            before: 0,
+            written: 0,
+        })
+    }
+
+    /// Keeps where the task stands, durably; once for each state of its conversation.
+    ///
+    /// # Errors
+    /// For people: why it is not kept.
+    pub(crate) async fn save(
+        &mut self,
+        calls: &Calls,
+        (thread, context): (Thread, &Context),
+        turn: &Turn,
+        done: bool,
+    ) -> Result<(), String> {
+        let (Some(store), Some(backend)) = (store(&calls.manifest), &calls.memories.backend) else {
+            return Ok(());
+        };
+        let count = turn.messages().len();
+        if count == self.written && !done {
+            return Ok(());
+        }
+        self.written = count;
+        let messages = turn.messages().get(self.before..).unwrap_or_default();
+        let short = canonical(&messages).len() <= MAX_CONVERSATION_BYTES;
+        let checkpoint = Checkpoint {
+            call: self.call.clone(),
+            messages: short.then(|| messages.to_vec()),
+            state: if done { "done" } else { "running" }.to_owned(),
+            steps: messages
+                .iter()
+                .filter(|message| matches!(message, Message::Assistant { .. }))
+                .count(),
+            task: self.task,
+            tokens: turn.usage().total(),
+            turn: self.turn,
+        };
+        let said = |error: &dyn std::fmt::Display| error.to_string();
+        let id = format!("{}-{count}{}", self.turn, if done { "-done" } else { "" });
+        let entry = NewEntry {
+            content: serde_json::to_value(&checkpoint).map_err(|error| said(&error))?,
+            key: Some(self.key.clone()),
+            metadata: None,
+        };
+        let hash = digest(&canonical(&entry));
+        let mut made_from = vec![MADE_FROM.to_owned()];
+        made_from.extend(context.taint.iter().cloned());
+        let new = New {
+            id,
+            entry,
+            mark: Mark {
+                origin: "agent".to_owned(),
+                untrusted: !context.taint.is_empty(),
+                session: thread.session.to_string(),
+                whose: context
+                    .origin
+                    .as_ref()
+                    .map(|origin| recall::whose(&origin.door))
+                    .unwrap_or_default(),
+                made_from,
+            },
+        };
+        let (scribe, request_id) = (&calls.scribe, self.turn.to_string());
+        let payload = MemoryStored {
+            batch: thread.span,
+            by: Some(MADE_FROM),
+            count: 1,
+            entries_hash: hash,
+            request_hash: hash,
+            request_id: &request_id,
+            store: &store.name,
+        };
+        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &payload);
+        let place = place(calls, context);
+        if backend.joins(store) {
+            let record = together(vec![draft]);
+            let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;
+            kept.map_err(|error| said(&error))?;
+        } else {
+            let kept = backend
+                .keep(store, &place, vec![new], scribe.now(), Batch::default())
+                .await;
+            kept.map_err(|error| said(&error))?;
+            scribe.write(vec![draft]).await.map_err(|error| said(&error))?;
+        }
+        calls.memories.tender.nudge(store, &place);
+        Ok(())
+    }
+}
+
+fn key_of(id: &RequestId) -> String {
+    format!("call/{}", id.as_str())
+}
+
+fn place(calls: &Calls, context: &Context) -> Scope {
+    match &context.origin {
+        Some(origin) => recall::place(calls, &origin.door),
+        None => Scope {
+            identity: calls.manifest.identity.name.clone(),
+            channel: String::new(),
+        },
+    }
+}
+
+/// A composite's inner turn that goes on.
+pub(crate) struct Resumed {
+    pub(crate) turn_id: Uuid,
+    pub(crate) turn: Turn,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) requests: std::collections::BTreeMap<String, RequestId>,
+    pub(crate) repaired: bool,
+    pub(crate) first: String,
+    pub(crate) planned: Option<Planned>,
+}
+
+/// Where a composite call goes on that a crash or a stop cut off; `None`: it begins.
+///
+/// # Errors
+/// It was cut off, and there is no checkpoint of it any more: what it did is not known to it.
+pub(crate) async fn resume(
+    calls: &Calls,
+    (thread, context): (Thread, &Context),
+    skill: &Skill,
+    permit: &Permit,
+) -> Result<Option<Resumed>, RunError> {
+    let lost = |why: &str| {
+        RunError::Unknown(format!(
+            "the runtime stopped while it ran, and it can't go on: {why}; it has not been run again"
+        ))
+    };
+    let interrupted = calls.interrupted.take(permit.request_id());
+    let (Some(store), Some(backend)) = (store(&calls.manifest), &calls.memories.backend) else {
+        return Ok(None);
+    };
+    if calls.memories.taped {
+        return Ok(None);
+    }
+    let ask = Ask {
+        whose: Whose::All,
+        query: StoreQuery::Key(key_of(permit.request_id())),
+        vector: None,
+        limit: 1,
+    };
+    let found = backend.ask(store, &place(calls, context), ask).await;
+    let newest = match found {
+        Ok(found) => {
+            let newest = found.hits.into_iter().next();
+            let newest = newest.filter(|hit| in_time(calls, store, hit));
+            newest.and_then(|hit| read(&hit, thread))
+        }
+        Err(error) => return Err(lost(&format!("its checkpoint can't be read: {error}"))),
+    };
+    let own = newest.and_then(|found| {
+        let call = found.call?;
+        let same = call.arguments_hash == permit.digest() && call.skill == skill.name;
+        (same && found.state == "running").then_some((found.turn, call))
+    });
+    let Some((turn_id, call)) = own else {
+        return match interrupted {
+            true => Err(lost("there is no checkpoint of it")),
+            false => Ok(None),
+        };
+    };
+    let open = recover::rebuild_inner(calls, thread.session, turn_id, &call.first)
+        .await
+        .map_err(|error| lost(&error.to_string()))?;
+    let Some(open) = open else {
+        return Err(lost("what its model said is erased"));
+    };
+    Ok(Some(Resumed {
+        turn_id,
+        repaired: open.repaired,
+        turn: open.open.turn,
+        effects: open.open.effects,
+        requests: open.open.requests,
+        first: call.first,
+        planned: call.planned,
+    }))
+}
+
+/// Retention may come a while after the checkpoint's time is over.
+fn in_time(calls: &Calls, store: &Store, hit: &Hit) -> bool {
+    let Some(ttl) = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl) else {
+        return true;
+    };
+    let ms = i64::try_from(ttl.as_secs())
+        .unwrap_or(i64::MAX)
+        .saturating_mul(1000);
+    let oldest = calls.scribe.now().plus_millis(ms.saturating_neg());
+    let written = hit.entry.timestamp.as_deref().map(Timestamp::parse);
+    written.is_some_and(|at| at.is_ok_and(|at| at >= oldest))
+}
+
+/// A checkpoint that this kernel wrote in this session, and nobody else.
+fn read(hit: &Hit, thread: Thread) -> Option<Checkpoint> {
+    let own = hit.mark.made_from.first().is_some_and(|first| first == MADE_FROM);
+    if !own || hit.mark.session != thread.session.to_string() {
+        return None;
+    }
+    let content: Value = hit.entry.content.clone();
+    serde_json::from_value(content).ok() // silent-ok: what is no checkpoint is none
+}

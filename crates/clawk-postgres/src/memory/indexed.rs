@@ -1,0 +1,124 @@
+//! Words of encrypted entries: an index in memory alone, made of what the server holds when it is first asked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use clawk_recall::index::Index;
+use clawk_recall::words;
+use tokio::sync::Mutex;
+use tokio_postgres::Row;
+
+use super::rows::numbers;
+use super::spec::Spec;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Bytes of text that are kept in indexes. What is beyond is read and indexed again for each question.
+const MAX_BYTES: usize = 512 * 1024 * 1024;
+
+/// Entries that are read at a time.
+const PAGE: i64 = 1024;
+
+#[derive(Debug, Default)]
+struct Part {
+    index: Index,
+    /// Whose each entry is.
+    held: BTreeMap<i64, i64>,
+    /// `memory_parts.changed` when it was last looked at.
+    seen: i64,
+    bytes: usize,
+}
+
+/// The words of each part, as far as this process has read them.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    parts: Mutex<HashMap<i64, Arc<Mutex<Part>>>>,
+}
+
+impl Words {
+    /// The best first, with scores within 0..1, of those whose owners count.
+    pub(super) async fn find(
+        &self,
+        (session, store, part): (&Session, &Spec<'_>, i64),
+        question: &str,
+        limit: usize,
+        counts: impl Fn(i64) -> bool,
+    ) -> Result<Vec<(i64, f64)>, Failure> {
+        let known = {
+            let mut parts = self.parts.lock().await;
+            let held = parts
+                .values()
+                .filter_map(|part| part.try_lock().ok().map(|part| part.bytes));
+            if held.sum::<usize>() > MAX_BYTES {
+                parts.clear();
+            }
+            Arc::clone(parts.entry(part).or_default())
+        };
+        let mut known = known.lock().await;
+        known.catch_up(session, store, part).await?;
+        let Part { index, held, .. } = &*known;
+        Ok(index.find(question, limit, |n| {
+            held.get(&n).is_some_and(|whose| counts(*whose))
+        }))
+    }
+}
+
+impl Part {
+    async fn catch_up(&mut self, session: &Session, store: &Spec<'_>, part: i64) -> Result<(), Failure> {
+        let seen: i64 = session
+            .value("SELECT changed FROM memory_parts WHERE id = $1", &[&part])
+            .await?;
+        if seen != self.seen {
+            self.compare(session, store, part).await?;
+            self.seen = seen;
+        }
+        let sql =
+            "SELECT n, whose, id, key, content FROM memory WHERE part = $1 AND n > $2 ORDER BY n LIMIT $3";
+        loop {
+            let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
+            let rows = session.rows(sql, &[&part, &upto, &PAGE]).await?;
+            for row in &rows {
+                self.add(store, part, row)?;
+            }
+            if rows.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes out what is gone, and adds what is back.
+    async fn compare(&mut self, session: &Session, store: &Spec<'_>, part: i64) -> Result<(), Failure> {
+        let there = numbers(
+            &session
+                .rows("SELECT n FROM memory WHERE part = $1", &[&part])
+                .await?,
+        )?;
+        let there: BTreeSet<i64> = there.into_iter().collect();
+        let gone: Vec<i64> = self.held.keys().copied().filter(|n| !there.contains(n)).collect();
+        for n in gone {
+            self.index.remove(n);
+            self.held.remove(&n);
+        }
+        let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
+        let back: Vec<i64> = there
+            .into_iter()
+            .filter(|n| *n < upto && !self.held.contains_key(n))
+            .collect();
+        let sql = "SELECT n, whose, id, key, content FROM memory WHERE part = $1 AND n = ANY ($2)";
+        for row in &session.rows(sql, &[&part, &back]).await? {
+            self.add(store, part, row)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, store: &Spec<'_>, part: i64, row: &Row) -> Result<(), Failure> {
+        let (n, whose): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let place = (part, row.try_get(2)?);
+        let (content, key) = store.told(place, row.try_get(4)?, row.try_get(3)?)?;
+        let text = words::text_of(&content, key.as_deref());
+        self.bytes += text.len();
+        self.index.add(n, text);
+        self.held.insert(n, whose);
+        Ok(())
+    }
+}

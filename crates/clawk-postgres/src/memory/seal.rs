@@ -1,0 +1,43 @@
+//! Sealing what a part holds already: what is not sealed, and what another key sealed. The part is locked.
+
+use clawk_recall::packed::pack;
+
+use super::rows::{COLUMNS, hit};
+use super::spec::Spec;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Seals every entry and every vector of the part with the current key.
+pub(super) async fn anew(session: &Session, store: &Spec<'_>, part: i64) -> Result<(), Failure> {
+    for table in ["memory", "memory_aside"] {
+        let sql = format!("SELECT {COLUMNS}, n FROM {table} WHERE part = $1");
+        let words = if table == "memory" { ", words = ''" } else { "" };
+        let update = format!(
+            "UPDATE {table} SET content = $2, key = $3, metadata = NULL, mark = ''{words} WHERE n = $1"
+        );
+        for row in &session.rows(&sql, &[&part]).await? {
+            let (hit, n): (_, i64) = (hit(store, row)?, row.try_get(7)?);
+            let name = hit
+                .entry
+                .key
+                .as_deref()
+                .map(|key| store.name_of(key))
+                .transpose()?;
+            let id = hit.entry.id.clone();
+            let sealed = store.sealed(part, &id, &Spec::bundle_of(hit).text())?;
+            session.run(&update, &[&n, &sealed, &name]).await?;
+        }
+    }
+    let sql = "SELECT v, n, vector, sealed FROM memory_vectors WHERE part = $1";
+    for row in &session.rows(sql, &[&part]).await? {
+        let (v, n): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let packed = match row.try_get::<_, Option<Vec<f32>>>(2)? {
+            Some(values) => pack(&values),
+            None => store.opened_vector(n, row.try_get(3)?)?,
+        };
+        let sealed = store.sealed_vector(n, &packed)?;
+        let sql = "UPDATE memory_vectors SET vector = NULL, sealed = $2 WHERE v = $1";
+        session.run(sql, &[&v, &sealed]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! A store, and what seals its entries. On a server, nothing of an encrypted store can be read: neither words nor vectors.
+
+use std::ops::Deref;
+
+use clawk_manifest::model::Store;
+use clawk_proto::method::MemoryEntry;
+use clawk_recall::entry::{Hit, Mark};
+use clawk_recall::seal::{Bundle, Vault, is_sealed_text};
+use serde_json::Value;
+
+use crate::error::Failure;
+
+/// The store as the manifest has it, with the vault, if there is one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spec<'a> {
+    pub(super) store: &'a Store,
+    pub(super) vault: Option<&'a Vault>,
+}
+
+impl Deref for Spec<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        self.store
+    }
+}
+
+/// An entry's columns as they were read.
+#[derive(Debug)]
+pub(super) struct Columns<'a> {
+    pub(super) part: i64,
+    pub(super) id: &'a str,
+    pub(super) key: Option<&'a str>,
+    pub(super) content: &'a str,
+    pub(super) metadata: Option<&'a str>,
+    /// RFC 3339.
+    pub(super) at: String,
+    pub(super) mark: &'a str,
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Schema(format!("an encrypted entry in PostgreSQL: {error}"))
+}
+
+impl Spec<'_> {
+    fn vault(&self) -> Result<&Vault, Failure> {
+        self.vault.ok_or_else(|| failed(clawk_recall::seal::NO_KEY))
+    }
+
+    /// What stands for a key in the server's index.
+    pub(super) fn name_of(&self, key: &str) -> Result<String, Failure> {
+        if self.encryption {
+            return Ok(self.vault()?.name(key));
+        }
+        Ok(key.to_owned())
+    }
+
+    /// The bundle of an entry, sealed.
+    pub(super) fn sealed(&self, part: i64, id: &str, bundle: &str) -> Result<String, Failure> {
+        self.vault()?.seal_text(&row(part, id), bundle).map_err(failed)
+    }
+
+    pub(super) fn sealed_vector(&self, n: i64, packed: &[u8]) -> Result<Vec<u8>, Failure> {
+        self.vault()?.seal(&format!("vector/{n}"), packed).map_err(failed)
+    }
+
+    pub(super) fn opened_vector(&self, n: i64, sealed: &[u8]) -> Result<Vec<u8>, Failure> {
+        let opened = self
+            .vault()?
+            .open(&format!("vector/{n}"), sealed)
+            .map_err(failed)?;
+        opened.ok_or_else(|| failed("a vector is not sealed"))
+    }
+
+    /// What is sealed of an entry.
+    pub(super) fn bundle_of(hit: Hit) -> Bundle {
+        Bundle {
+            key: hit.entry.key,
+            content: hit.entry.content,
+            metadata: hit.entry.metadata,
+            mark: hit.mark,
+        }
+    }
+
+    fn bundle(&self, part: i64, id: &str, content: &str) -> Result<Option<Bundle>, Failure> {
+        if !is_sealed_text(content) {
+            return Ok(None);
+        }
+        let opened = self.vault()?.open_text(&row(part, id), content).map_err(failed)?;
+        serde_json::from_str(&opened.unwrap_or_default())
+            .map(Some)
+            .map_err(failed)
+    }
+
+    /// What an entry says, and its key.
+    pub(super) fn told(
+        &self,
+        (part, id): (i64, &str),
+        content: &str,
+        key: Option<&str>,
+    ) -> Result<(Value, Option<String>), Failure> {
+        Ok(match self.bundle(part, id, content)? {
+            Some(bundle) => (bundle.content, bundle.key),
+            None => (super::rows::json(content)?, key.map(str::to_owned)),
+        })
+    }
+
+    /// The entry as it was kept.
+    pub(super) fn hit(&self, columns: Columns<'_>) -> Result<Hit, Failure> {
+        let Columns {
+            part,
+            id,
+            key,
+            content,
+            metadata,
+            at,
+            mark,
+        } = columns;
+        if let Some(bundle) = self.bundle(part, id, content)? {
+            return Ok(bundle.into_hit(id.to_owned(), at));
+        }
+        Ok(Hit {
+            entry: MemoryEntry {
+                id: id.to_owned(),
+                key: key.map(str::to_owned),
+                content: super::rows::json(content)?,
+                metadata: metadata.map(super::rows::json).transpose()?,
+                timestamp: Some(at),
+                score: None,
+            },
+            // A mark that can't be read says nothing good of the entry.
+            mark: serde_json::from_str(mark).unwrap_or_else(|_| Mark {
+                untrusted: true,
+                ..Mark::default()
+            }),
+        })
+    }
+}
+
+fn row(part: i64, id: &str) -> String {
+    format!("row/{part}/{id}")
+}
+
+/// The proof that a store's key is the right one, for this place.
+pub(super) const PROOF: &[u8] = b"clawk";
+
+/// For what a store's proof is sealed.
+pub(super) fn proof_of(store: &str) -> String {
+    format!("store/{store}")
+}

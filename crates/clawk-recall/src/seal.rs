@@ -1,0 +1,359 @@
+//! Encryption of what is remembered: XChaCha20-Poly1305 under one key, each value with a random nonce and bound to its place.
+//!
+//! ```text
+//! sealed bytes:  8 magic · 4 key id · 24 nonce · ciphertext · 16 tag
+//! sealed text:   `~` and the same in base64
+//! ```
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
+use chacha20poly1305::aead::{Aead as _, Payload};
+use chacha20poly1305::{Key as CipherKey, KeyInit as _, XChaCha20Poly1305, XNonce};
+use clawk_proto::method::{MemoryEntry, NewEntry};
+use hmac::{Hmac, Mac as _};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::entry::Mark;
+
+/// The first bytes of every sealed value.
+const MAGIC: [u8; 8] = *b"clawk\0s1";
+const ID_BYTES: usize = 4;
+const NONCE_BYTES: usize = 24;
+const TAG_BYTES: usize = 16;
+
+/// Magic and key id in base64: 12 bytes are 16 characters.
+const FRONT_CHARS: usize = 16;
+
+/// Bytes that sealing adds.
+pub const OVERHEAD: usize = MAGIC.len() + ID_BYTES + NONCE_BYTES + TAG_BYTES;
+
+/// The first character of sealed text. No JSON begins with it.
+const TEXT_MARK: char = '~';
+
+/// Why an encrypted store without a key is refused, on every back end.
+pub const NO_KEY: &str =
+    "`encryption: true` needs a key: `[memory] encryption_key` of clawk.toml names the secret that holds it";
+
+/// Why a store does not stop being encrypted, on every back end.
+pub const STAYS: &str = "it is encrypted, and the manifest no longer says so; write `encryption: true`, or export it, forget what it \
+                         holds and use a new store";
+
+/// Why a value can't be sealed or opened. Never holds a key or a text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// The secret is not a key.
+    #[error(
+        "the secret is not an encryption key: write 64 hexadecimal digits, for example those of `openssl rand -hex 32`"
+    )]
+    NotAKey,
+    /// It was sealed under a key that is not given.
+    #[error(
+        "it is encrypted with another key; if `clawk memory rekey` was interrupted, run it again with the same keys"
+    )]
+    OtherKey,
+    /// It was changed, or moved here from another place.
+    #[error("the encrypted bytes were changed, or belong to another place")]
+    Changed,
+    /// The operating system gives no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(String),
+}
+
+/// One key. It cannot be printed.
+#[derive(Clone)]
+pub struct Key {
+    id: [u8; ID_BYTES],
+    cipher: XChaCha20Poly1305,
+    names: Zeroizing<[u8; 32]>,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", hex::encode(self.id))
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Key {
+    /// A key of 64 hexadecimal digits; blanks around them do not count.
+    ///
+    /// # Errors
+    /// [`SealError::NotAKey`].
+    pub fn from_hex(text: &str) -> Result<Self, SealError> {
+        let mut bytes = Zeroizing::new([0_u8; 32]);
+        hex::decode_to_slice(text.trim(), &mut *bytes).map_err(|_| SealError::NotAKey)?; // silent-ok: the text is secret
+        let part = |purpose: &str| mac(&*bytes, purpose.as_bytes());
+        let mut id = [0; ID_BYTES];
+        id.iter_mut()
+            .zip(part("clawk key id"))
+            .for_each(|(to, from)| *to = from);
+        let cipher = Zeroizing::new(part("clawk contents"));
+        Ok(Self {
+            id,
+            cipher: XChaCha20Poly1305::new(&CipherKey::from(*cipher)),
+            names: Zeroizing::new(part("clawk names")),
+        })
+    }
+}
+
+fn mac(key: &[u8], text: &[u8]) -> [u8; 32] {
+    // A key of any length is taken.
+    let Ok(mut mac) = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key) else {
+        return [0; 32];
+    };
+    mac.update(text);
+    mac.finalize().into_bytes().into()
+}
+
+/// The key that seals, and another one that opens as well while everything is sealed anew.
+#[derive(Debug, Clone)]
+pub struct Vault {
+    current: Key,
+    older: Option<Key>,
+}
+
+impl Vault {
+    /// Seals and opens with this key.
+    #[must_use]
+    pub const fn new(key: Key) -> Self {
+        Self {
+            current: key,
+            older: None,
+        }
+    }
+
+    /// Opens what this key sealed, too.
+    #[must_use]
+    pub fn with_older(mut self, key: Key) -> Self {
+        self.older = Some(key);
+        self
+    }
+
+    /// The bytes, sealed for this place and for no other.
+    ///
+    /// # Errors
+    /// There are no random bytes.
+    pub fn seal(&self, place: &str, bytes: &[u8]) -> Result<Vec<u8>, SealError> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).map_err(|error| SealError::Random(error.to_string()))?;
+        let payload = Payload {
+            msg: bytes,
+            aad: place.as_bytes(),
+        };
+        let sealed = self.current.cipher.encrypt(&XNonce::from(nonce), payload);
+        let sealed = sealed.map_err(|_| SealError::Changed)?; // silent-ok: beyond 256 GiB, which no value here is
+        let mut all = Vec::with_capacity(OVERHEAD + bytes.len());
+        all.extend(MAGIC);
+        all.extend(self.current.id);
+        all.extend(nonce);
+        all.extend(sealed);
+        Ok(all)
+    }
+
+    /// What was sealed for this place; `None`: the bytes are not sealed.
+    ///
+    /// # Errors
+    /// Sealed with another key, for another place, or changed.
+    pub fn open(&self, place: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
+        let Some((id, rest)) = parts(bytes) else {
+            return Ok(None);
+        };
+        let known = std::iter::once(&self.current).chain(&self.older);
+        let key = known
+            .into_iter()
+            .find(|key| key.id == id)
+            .ok_or(SealError::OtherKey)?;
+        let (nonce, text) = rest
+            .split_first_chunk::<NONCE_BYTES>()
+            .ok_or(SealError::Changed)?;
+        let payload = Payload {
+            msg: text,
+            aad: place.as_bytes(),
+        };
+        let opened = key.cipher.decrypt(&XNonce::from(*nonce), payload);
+        opened.map(Some).map_err(|_| SealError::Changed) // silent-ok: the cipher says no more
+    }
+
+    /// Text, sealed for this place.
+    ///
+    /// # Errors
+    /// There are no random bytes.
+    pub fn seal_text(&self, place: &str, text: &str) -> Result<String, SealError> {
+        let sealed = self.seal(place, text.as_bytes())?;
+        let mut all = String::with_capacity(1 + sealed.len().div_ceil(3) * 4);
+        all.push(TEXT_MARK);
+        BASE64.encode_string(sealed, &mut all);
+        Ok(all)
+    }
+
+    /// The text that was sealed for this place; `None`: it is not sealed.
+    ///
+    /// # Errors
+    /// Sealed with another key, for another place, or changed.
+    pub fn open_text(&self, place: &str, text: &str) -> Result<Option<String>, SealError> {
+        let Some(rest) = text.strip_prefix(TEXT_MARK) else {
+            return Ok(None);
+        };
+        let bytes = BASE64.decode(rest).map_err(|_| SealError::Changed)?; // silent-ok: says no more
+        let opened = self.open(place, &bytes)?.ok_or(SealError::Changed)?;
+        String::from_utf8(opened)
+            .map(Some)
+            .map_err(|_| SealError::Changed) // silent-ok: we sealed text
+    }
+
+    /// The key that seals has sealed these bytes.
+    #[must_use]
+    pub fn is_current(&self, bytes: &[u8]) -> bool {
+        parts(bytes).is_some_and(|(id, _)| id == self.current.id)
+    }
+
+    /// The same of text.
+    #[must_use]
+    pub fn is_current_text(&self, text: &str) -> bool {
+        let front = text
+            .strip_prefix(TEXT_MARK)
+            .and_then(|rest| rest.get(..FRONT_CHARS));
+        let bytes = front.and_then(|front| BASE64.decode(front).ok()); // silent-ok: then it is not sealed
+        bytes.is_some_and(|bytes| self.is_current(&bytes))
+    }
+
+    /// A name that stands for a key in an index: the same each time, and nobody without the key can tell of what.
+    #[must_use]
+    pub fn name(&self, key: &str) -> String {
+        let bytes = mac(&*self.current.names, key.as_bytes());
+        hex::encode(bytes.get(..16).unwrap_or_default())
+    }
+}
+
+/// The key's id and what follows it; `None`: the bytes are not sealed.
+fn parts(bytes: &[u8]) -> Option<([u8; ID_BYTES], &[u8])> {
+    let (id, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk::<ID_BYTES>()?;
+    Some((*id, rest))
+}
+
+/// Bytes that a vault has sealed, whichever.
+#[must_use]
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    parts(bytes).is_some()
+}
+
+/// Text that a vault has sealed, whichever.
+#[must_use]
+pub fn is_sealed_text(text: &str) -> bool {
+    text.starts_with(TEXT_MARK)
+}
+
+/// What of an entry is sealed: everything that somebody said, and who said it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bundle {
+    /// [`NewEntry::key`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// [`NewEntry::content`].
+    pub content: Value,
+    /// [`NewEntry::metadata`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+    /// Where it came from.
+    pub mark: Mark,
+}
+
+impl Bundle {
+    /// Of an entry that is to be kept.
+    #[must_use]
+    pub fn of(entry: &NewEntry, mark: &Mark) -> Self {
+        Self {
+            key: entry.key.clone(),
+            content: entry.content.clone(),
+            metadata: entry.metadata.clone(),
+            mark: mark.clone(),
+        }
+    }
+
+    /// As it is sealed.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() // silent-ok: JSON values always serialise
+    }
+
+    /// The entry with this id and time, and its mark.
+    #[must_use]
+    pub fn into_hit(self, id: String, timestamp: String) -> crate::entry::Hit {
+        crate::entry::Hit {
+            entry: MemoryEntry {
+                id,
+                key: self.key,
+                content: self.content,
+                metadata: self.metadata,
+                timestamp: Some(timestamp),
+                score: None,
+            },
+            mark: self.mark,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(digit: &str) -> Key {
+        Key::from_hex(&digit.repeat(64)).unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_opens_with_its_key_at_its_place_alone() {
+        let vault = Vault::new(key("a"));
+        let sealed = vault.seal("entry 1/x", b"a secret plan").unwrap();
+        assert_eq!(sealed.len(), 13 + OVERHEAD);
+        assert!(!sealed.windows(6).any(|part| part == b"secret"));
+        assert_ne!(sealed, vault.seal("entry 1/x", b"a secret plan").unwrap());
+        assert_eq!(
+            vault.open("entry 1/x", &sealed).unwrap().unwrap(),
+            b"a secret plan"
+        );
+        assert_eq!(vault.open("entry 2/x", &sealed), Err(SealError::Changed));
+        assert_eq!(
+            Vault::new(key("b")).open("entry 1/x", &sealed),
+            Err(SealError::OtherKey)
+        );
+        let mut changed = sealed.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        assert_eq!(vault.open("entry 1/x", &changed), Err(SealError::Changed));
+        assert_eq!(vault.open("entry 1/x", &sealed[..20]), Err(SealError::Changed));
+        assert_eq!(vault.open("entry 1/x", b"plain").unwrap(), None);
+        let both = Vault::new(key("b")).with_older(key("a"));
+        assert_eq!(
+            both.open("entry 1/x", &sealed).unwrap().unwrap(),
+            b"a secret plan"
+        );
+        assert!(!both.is_current(&sealed) && vault.is_current(&sealed));
+    }
+
+    #[test]
+    fn text_and_names() {
+        let vault = Vault::new(key("a"));
+        let sealed = vault.seal_text("p", "grüße").unwrap();
+        assert!(is_sealed_text(&sealed) && sealed.is_ascii());
+        assert_eq!(vault.open_text("p", &sealed).unwrap().unwrap(), "grüße");
+        assert!(vault.is_current_text(&sealed) && !Vault::new(key("b")).is_current_text(&sealed));
+        assert_eq!(vault.open_text("p", "\"plain\"").unwrap(), None);
+        assert_eq!(vault.open_text("p", "~nothing"), Err(SealError::Changed));
+        assert_eq!(vault.name("lamp"), vault.name("lamp"));
+        assert_ne!(vault.name("lamp"), Vault::new(key("b")).name("lamp"));
+        assert_eq!(format!("{:?}", key("a")).len(), "Key(00000000)".len());
+        for wrong in ["", "abc", &"g".repeat(64), &"a".repeat(63), &"a".repeat(66)] {
+            assert_eq!(Key::from_hex(wrong), Err(SealError::NotAKey));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Words of encrypted entries: an index in memory alone, made of what the database holds when it is first asked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_recall::index::Index;
+use clawk_recall::words;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::rows::{CAME_OR_WENT, TOLD, told};
+
+/// Bytes of text that are kept in indexes. What is beyond is read and indexed again for each question.
+const MAX_BYTES: usize = 512 * 1024 * 1024;
+
+#[derive(Debug, Default)]
+struct Part {
+    index: Index,
+    /// Whose each entry is.
+    held: BTreeMap<i64, i64>,
+    /// [`CAME_OR_WENT`] when it was last looked at.
+    seen: i64,
+    bytes: usize,
+}
+
+/// The words of each part.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    parts: Mutex<HashMap<i64, Arc<Mutex<Part>>>>,
+}
+
+impl Words {
+    /// This part is encrypted, and the database has no words of it.
+    pub(super) fn are_here(&self, connection: &Connection, part: i64) -> rusqlite::Result<bool> {
+        let sql = "SELECT substr(content, 1, 1) = '~' FROM memory WHERE part = ?1 ORDER BY at DESC LIMIT 1";
+        let newest = connection
+            .prepare_cached(sql)?
+            .query_row([part], |row| row.get(0))
+            .optional()?;
+        Ok(newest.unwrap_or(false))
+    }
+
+    /// The best first, with scores within 0..1, of those whose owners count.
+    pub(super) fn find(
+        &self,
+        connection: &Connection,
+        part: i64,
+        question: &str,
+        limit: usize,
+        counts: impl Fn(i64) -> bool,
+    ) -> rusqlite::Result<Vec<(i64, f64)>> {
+        let known = {
+            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let bytes: usize = parts
+                .values()
+                .filter_map(|part| part.try_lock().ok().map(|part| part.bytes))
+                .sum();
+            if bytes > MAX_BYTES {
+                parts.clear();
+            }
+            Arc::clone(parts.entry(part).or_default())
+        };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.catch_up(connection, part)?;
+        let Part { index, held, .. } = &*known;
+        Ok(index.find(question, limit, |n| {
+            held.get(&n).is_some_and(|whose| counts(*whose))
+        }))
+    }
+}
+
+impl Part {
+    fn catch_up(&mut self, connection: &Connection, part: i64) -> rusqlite::Result<()> {
+        let sql = "SELECT value FROM marks WHERE name = ?1";
+        let seen = connection
+            .prepare_cached(sql)?
+            .query_row([CAME_OR_WENT], |row| row.get(0))
+            .optional()?
+            .unwrap_or(0);
+        if seen != self.seen {
+            self.compare(connection, part)?;
+            self.seen = seen;
+        }
+        let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
+        let sql = format!("SELECT n, whose, {TOLD} FROM memory WHERE part = ?1 AND n > ?2 ORDER BY n");
+        let mut select = connection.prepare_cached(&sql)?;
+        let mut rows = select.query(params![part, upto])?;
+        while let Some(row) = rows.next()? {
+            self.add(row)?;
+        }
+        Ok(())
+    }
+
+    /// Takes out what is gone, and adds what is back.
+    fn compare(&mut self, connection: &Connection, part: i64) -> rusqlite::Result<()> {
+        let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1")?;
+        let there: BTreeSet<i64> = select
+            .query_map([part], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        let gone: Vec<i64> = self.held.keys().copied().filter(|n| !there.contains(n)).collect();
+        for n in gone {
+            self.index.remove(n);
+            self.held.remove(&n);
+        }
+        let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
+        let sql = format!("SELECT n, whose, {TOLD} FROM memory WHERE n = ?1");
+        let mut select = connection.prepare_cached(&sql)?;
+        for n in there.into_iter().take_while(|n| *n < upto) {
+            if !self.held.contains_key(&n) {
+                let mut rows = select.query([n])?;
+                if let Some(row) = rows.next()? {
+                    self.add(row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+        let (n, whose) = (row.get(0)?, row.get(1)?);
+        let (content, key) = told(row.get(2)?, row.get(3)?)?;
+        let text = words::text_of(&content, key.as_deref());
+        self.bytes += text.len();
+        self.index.add(n, text);
+        self.held.insert(n, whose);
+        Ok(())
+    }
+}

@@ -1,0 +1,560 @@
+//! Encryption of a state directory: which stores are encrypted and under which key, the functions by which SQL opens and seals, and
+//! the pass that seals everything anew.
+//!
+//! As soon as one store of an agent is encrypted, every content of its journal is, because turns hold what is remembered.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use clawk_kernel::ports::JournalError;
+use clawk_proto::Digest;
+use clawk_recall::seal::{Key, SealError, Vault, is_sealed, is_sealed_text};
+use clawk_trace::chain::digest_of;
+use rusqlite::functions::{Context, FunctionFlags};
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, params};
+
+use crate::blobs::Blobs;
+use crate::dir::StateDir;
+use crate::error::StateError;
+use crate::queue::Work;
+use crate::reader::Reader;
+
+/// What a proof says.
+const PROOF: &[u8] = b"clawk";
+
+/// Rows that one commit of the pass seals anew.
+const AT_ONCE: i64 = 500;
+
+/// A name of `marks`: not everything is sealed with the key that `seals` names.
+const UNFINISHED: &str = "sealing";
+
+/// Finds the key that a reference names; for whoever opens a state directory without its configuration.
+pub type Find = fn(reference: &str) -> Result<Key, String>;
+
+static FIND: OnceLock<Find> = OnceLock::new();
+
+/// Says how a key is found by its reference, once for the whole program.
+pub fn find_keys_by(find: Find) {
+    let _ = FIND.set(find); // silent-ok: the first word counts
+}
+
+/// The key of a state directory, and for what.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    /// Seals and opens.
+    pub vault: Vault,
+    /// The reference of the key that seals: written down, so that a verb can ask for it.
+    pub reference: String,
+    /// The encrypted stores, on whichever back end.
+    pub stores: BTreeSet<String>,
+}
+
+/// What opens and seals in an open state directory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seals {
+    vault: Option<Vault>,
+    /// Why there is no vault though something is sealed.
+    why: String,
+    stores: BTreeSet<String>,
+}
+
+impl Seals {
+    pub(crate) const fn vault(&self) -> Option<&Vault> {
+        self.vault.as_ref()
+    }
+
+    /// Why what is sealed can't be opened.
+    pub(crate) fn lacks(&self) -> Option<&str> {
+        (self.vault.is_none() && !self.why.is_empty()).then_some(self.why.as_str())
+    }
+
+    /// This store is encrypted.
+    pub(crate) fn holds(&self, store: &str) -> bool {
+        self.stores.contains(store)
+    }
+
+    fn known(&self) -> Result<&Vault, Fault> {
+        let missing = || Fault(format!("it is encrypted, and {}", self.why));
+        self.vault.as_ref().ok_or_else(missing)
+    }
+
+    /// Content as it is stored: sealed, where anything is.
+    pub(crate) fn closed(&self, digest: Digest, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
+        let vault = self.vault.as_ref();
+        vault.map(|vault| vault.seal(&place(digest), bytes)).transpose()
+    }
+
+    /// Stored content as it was.
+    pub(crate) fn opened(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Fault> {
+        // What somebody said may look sealed.
+        if !is_sealed(&bytes) || digest_of(&bytes) == digest {
+            return Ok(bytes);
+        }
+        let opened = self.known()?.open(&place(digest), &bytes)?;
+        Ok(opened.unwrap_or(bytes))
+    }
+}
+
+fn place(digest: Digest) -> String {
+    format!("content/{}", digest.to_hex())
+}
+
+/// Why something can't be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Fault(String);
+
+impl From<SealError> for Fault {
+    fn from(error: SealError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// One line of `seals`.
+struct Known {
+    store: String,
+    reference: String,
+    proof: Vec<u8>,
+}
+
+fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+    let there: bool = connection
+        .prepare("SELECT 1 FROM sqlite_master WHERE name = 'seals'")?
+        .exists([])?;
+    if !there {
+        return Ok(Vec::new()); // of an earlier version
+    }
+    let mut select = connection.prepare("SELECT store, reference, proof FROM seals ORDER BY store")?;
+    let rows = select.query_map([], |row| {
+        Ok(Known {
+            store: row.get(0)?,
+            reference: row.get(1)?,
+            proof: row.get(2)?,
+        })
+    })?;
+    rows.collect()
+}
+
+fn refused(path: &Path, stores: impl IntoIterator<Item = String>, why: &str) -> StateError {
+    let stores: Vec<String> = stores.into_iter().map(|name| format!("`{name}`")).collect();
+    StateError::Sealed {
+        path: path.to_owned(),
+        stores: stores.join(", "),
+        why: why.to_owned(),
+    }
+}
+
+fn found(reference: &str) -> Result<Vault, String> {
+    let missing = || format!("its key is not given: `[memory] encryption_key = \"{reference}\"`");
+    let find = FIND.get().ok_or_else(missing)?;
+    find(reference)
+        .map(Vault::new)
+        .map_err(|error| format!("its key is missing: {error}"))
+}
+
+fn proves(vault: &Vault, known: &Known) -> Result<(), String> {
+    let opened = vault.open(&format!("store/{}", known.store), &known.proof);
+    match opened {
+        Ok(Some(proof)) if proof == PROOF => Ok(()),
+        Ok(_) | Err(_) => Err(format!(
+            "the key of `{}` is not the one that it was encrypted with",
+            known.reference
+        )),
+    }
+}
+
+/// For a reader: without the key, everything that is not sealed can be read.
+pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<Seals>, StateError> {
+    let known = known(connection).map_err(StateError::database(path))?;
+    let mut seals = Seals {
+        stores: known.iter().map(|known| known.store.clone()).collect(),
+        ..Seals::default()
+    };
+    if let Some(first) = known.first() {
+        let vault = found(&first.reference).and_then(|vault| {
+            known.iter().try_for_each(|known| proves(&vault, known))?;
+            Ok(vault)
+        });
+        match vault {
+            Ok(vault) => seals.vault = Some(vault),
+            Err(why) => seals.why = why,
+        }
+    }
+    let seals = Arc::new(seals);
+    teach(connection, &seals).map_err(StateError::database(path))?;
+    Ok(seals)
+}
+
+/// For the owner of a state directory: the key is there and is the right one, and everything that should be sealed with it is.
+pub(crate) fn settle(
+    connection: &Connection,
+    path: &Path,
+    blobs: &Blobs,
+    keys: Option<Keys>,
+) -> Result<Arc<Seals>, StateError> {
+    let database = || StateError::database(path);
+    let known = known(connection).map_err(database())?;
+    let names = || known.iter().map(|known| known.store.clone());
+    let keys = match (keys, known.first()) {
+        (Some(keys), _) => keys,
+        (None, Some(first)) => Keys {
+            vault: found(&first.reference).map_err(|why| refused(path, names(), &why))?,
+            reference: first.reference.clone(),
+            stores: BTreeSet::new(),
+        },
+        (None, None) => {
+            let none = Arc::new(Seals::default());
+            teach(connection, &none).map_err(database())?;
+            return Ok(none);
+        }
+    };
+    for known in &known {
+        proves(&keys.vault, known).map_err(|why| refused(path, [known.store.clone()], &why))?;
+    }
+    let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
+    let seals = Arc::new(Seals {
+        vault: Some(keys.vault.clone()),
+        why: String::new(),
+        stores: all.clone(),
+    });
+    teach(connection, &seals).map_err(database())?;
+    let unfinished: bool = connection
+        .prepare("SELECT 1 FROM marks WHERE name = ?1")
+        .and_then(|mut select| select.exists([UNFINISHED]))
+        .map_err(database())?;
+    let stale = known.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
+    if unfinished || stale {
+        let pass = Pass {
+            connection,
+            blobs: &blobs.clone().sealed_by(Arc::clone(&seals)),
+            seals: &seals,
+        };
+        pass.run(&keys, &all).map_err(|error| match error {
+            PassError::Database(error) => StateError::database(path)(error),
+            PassError::Blob(error) => StateError::io("can't encrypt a content of", path)(error),
+            PassError::Seal(why) => refused(path, all.iter().cloned(), &why),
+        })?;
+    }
+    Ok(seals)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    #[error("{0}")]
+    Database(rusqlite::Error),
+    #[error("{0}")]
+    Blob(#[from] std::io::Error),
+    #[error("{0}")]
+    Seal(String),
+}
+
+impl From<rusqlite::Error> for PassError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error {
+            rusqlite::Error::UserFunctionError(error) => Self::Seal(error.to_string()),
+            other => Self::Database(other),
+        }
+    }
+}
+
+/// The references of a state directory's keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct References {
+    /// Of the key that seals.
+    pub current: String,
+    /// Of the key before, until what lies elsewhere is sealed with the current one as well.
+    pub previous: Option<String>,
+}
+
+impl Reader {
+    /// The references of its keys; `None`: nothing is encrypted.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn key_references(&self) -> Result<Option<References>, StateError> {
+        self.with(|connection| {
+            if known(connection)?.is_empty() {
+                return Ok(None);
+            }
+            let sql = "SELECT reference, previous FROM seals ORDER BY store LIMIT 1";
+            let found = connection.query_row(sql, [], |row| {
+                Ok(References {
+                    current: row.get(0)?,
+                    previous: row.get(1)?,
+                })
+            })?;
+            Ok(Some(found))
+        })
+    }
+}
+
+impl StateDir {
+    /// Says that the key before is no longer needed for anything.
+    ///
+    /// # Errors
+    /// The database can't be written.
+    pub async fn forget_previous_key(&self) -> Result<(), JournalError> {
+        let job = |connection: &Connection| {
+            connection.execute("UPDATE seals SET previous = NULL", [])?;
+            Ok(true)
+        };
+        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await
+    }
+
+    /// What opens and seals; `None`: nothing is encrypted.
+    #[must_use]
+    pub fn vault(&self) -> Option<&Vault> {
+        self.inner.blobs.seals().vault()
+    }
+}
+
+/// Seals everything with the current key: what is not sealed yet, and what an older key sealed. It can be interrupted at every moment:
+/// each value says with which key it was sealed, and the next start goes on.
+struct Pass<'a> {
+    connection: &'a Connection,
+    blobs: &'a Blobs,
+    seals: &'a Arc<Seals>,
+}
+
+impl Pass<'_> {
+    fn run(&self, keys: &Keys, stores: &BTreeSet<String>) -> Result<(), PassError> {
+        // The proofs first: from the first sealed byte on, nothing starts without a key.
+        self.commit(|| {
+            self.connection.execute(
+                "INSERT OR REPLACE INTO marks (name, value) VALUES (?1, 1)",
+                [UNFINISHED],
+            )?;
+            for store in stores {
+                self.connection.execute(
+                    "INSERT OR IGNORE INTO seals (store, reference, proof) VALUES (?1, ?2, clawk_seal(?3, 'store', ?1))",
+                    params![store, keys.reference, PROOF],
+                )?;
+            }
+            Ok(())
+        })?;
+        self.pages("events", |from, to| {
+            let sql = "UPDATE events SET content = clawk_anew(content, 'content', content_digest) \
+                       WHERE row > ?1 AND row <= ?2 AND content IS NOT NULL";
+            self.connection.prepare_cached(sql)?.execute([from, to]).map(drop)
+        })?;
+        self.commit(|| {
+            let sql = "UPDATE embeddings SET vector = clawk_anew(vector, 'embedding', digest)";
+            self.connection.execute(sql, []).map(drop)
+        })?;
+        for table in ["memory", "memory_aside"] {
+            self.pages(table, |from, to| self.entries(table, stores, (from, to)))?;
+        }
+        self.pages("memory_vectors", |from, to| self.vectors(stores, (from, to)))?;
+        self.commit(|| crate::memory::drop_dead_words(self.connection))?;
+        for digest in self.blobs.all()? {
+            self.blobs.seal_anew(digest)?;
+        }
+        self.commit(|| {
+            for store in stores {
+                self.connection.execute(
+                    "UPDATE seals SET previous = CASE WHEN reference <> ?2 THEN reference ELSE previous END, reference = ?2, \
+                     proof = clawk_seal(?3, 'store', ?1) WHERE store = ?1",
+                    params![store, keys.reference, PROOF],
+                )?;
+                self.connection.execute(
+                    "UPDATE memory_parts SET bytes = (SELECT coalesce(sum(length(content)), 0) FROM memory \
+                     WHERE part = memory_parts.id) WHERE store = ?1",
+                    [store],
+                )?;
+            }
+            Ok(())
+        })?;
+        // Free pages and the log may still hold what was there before.
+        self.connection.execute_batch("VACUUM")?;
+        self.connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        self.commit(|| {
+            let sql = "DELETE FROM marks WHERE name = ?1";
+            self.connection.execute(sql, [UNFINISHED]).map(drop)
+        })
+    }
+
+    fn commit(&self, job: impl FnOnce() -> rusqlite::Result<()>) -> Result<(), PassError> {
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        match job() {
+            Ok(()) => Ok(self.connection.execute_batch("COMMIT")?),
+            Err(error) => {
+                self.connection.execute_batch("ROLLBACK")?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Each page of a table's rows in a commit of its own.
+    fn pages(&self, table: &str, job: impl Fn(i64, i64) -> rusqlite::Result<()>) -> Result<(), PassError> {
+        let sql = format!(
+            "SELECT max(rowid) FROM (SELECT rowid FROM {table} WHERE rowid > ?1 ORDER BY rowid LIMIT ?2)"
+        );
+        let mut after = 0_i64;
+        loop {
+            let last: Option<i64> = self
+                .connection
+                .prepare_cached(&sql)?
+                .query_row([after, AT_ONCE], |row| row.get(0))?;
+            let Some(last) = last else { return Ok(()) };
+            self.commit(|| job(after, last))?;
+            after = last;
+        }
+    }
+
+    fn entries(&self, table: &str, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
+        let select = "SELECT m.n, m.part, m.id, p.store, m.content, m.key, m.metadata, m.mark, \
+                      clawk_open(m.content, m.part, m.id) FROM ";
+        let sql =
+            format!("{select}{table} m JOIN memory_parts p ON p.id = m.part WHERE m.n > ?1 AND m.n <= ?2");
+        let mut select = self.connection.prepare_cached(&sql)?;
+        let mut rows = select.query([page.0, page.1])?;
+        let update = format!(
+            "UPDATE {table} SET content = clawk_seal(?2, part, id), key = clawk_name(?3), metadata = NULL, mark = NULL WHERE n = ?1"
+        );
+        let mut update = self.connection.prepare_cached(&update)?;
+        let mut words = self
+            .connection
+            .prepare_cached("DELETE FROM memory_words WHERE rowid = ?1")?;
+        while let Some(row) = rows.next()? {
+            let (n, store): (i64, String) = (row.get(0)?, row.get(3)?);
+            let content: String = row.get(4)?;
+            let current = self
+                .seals
+                .vault()
+                .is_some_and(|vault| vault.is_current_text(&content));
+            if !stores.contains(&store) || current {
+                continue;
+            }
+            let bundle = if is_sealed_text(&content) {
+                crate::memory::bundle_of(&row.get::<_, String>(8)?)?
+            } else {
+                crate::memory::bundle_of_plain(&content, row.get(5)?, row.get(6)?, row.get(7)?)?
+            };
+            update.execute(params![n, bundle.text(), bundle.key])?;
+            if table == "memory" {
+                words.execute([n])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn vectors(&self, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
+        for store in stores {
+            let sql = "UPDATE memory_vectors SET vector = clawk_anew(vector, 'vector', n) \
+                       WHERE v > ?1 AND v <= ?2 AND part IN (SELECT id FROM memory_parts WHERE store = ?3)";
+            self.connection
+                .prepare_cached(sql)?
+                .execute(params![page.0, page.1, store])?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a connection the functions by which statements open and seal:
+///
+/// * `clawk_open(value, a, b)`: as it was; what is not sealed stays as it is.
+/// * `clawk_seal(value, a, b)`: sealed for the place `a/b`; an error without a key.
+/// * `clawk_keep(value, a, b)`: sealed where there is a key.
+/// * `clawk_anew(value, a, b)`: sealed with the current key, whatever it was before.
+/// * `clawk_name(text)`: what stands for a key in an index; NULL without a key.
+pub(crate) fn teach(connection: &Connection, seals: &Arc<Seals>) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DIRECTONLY;
+    for (name, act) in [
+        (
+            "clawk_open",
+            open as fn(&Seals, &Context<'_>) -> Result<Value, Fault>,
+        ),
+        ("clawk_seal", close),
+        ("clawk_keep", keep),
+        ("clawk_anew", anew),
+    ] {
+        let seals = Arc::clone(seals);
+        connection.create_scalar_function(name, 3, flags, move |context| {
+            act(&seals, context).map_err(|fault| rusqlite::Error::UserFunctionError(Box::new(fault)))
+        })?;
+    }
+    let seals = Arc::clone(seals);
+    let flags = flags | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function("clawk_name", 1, flags, move |context| {
+        let key: Option<String> = context.get(0)?;
+        Ok(key.and_then(|key| Some(seals.vault()?.name(&key))))
+    })
+}
+
+/// `a/b`; bytes in hex.
+fn place_of(context: &Context<'_>) -> String {
+    let part = |index| match context.get_raw(index) {
+        ValueRef::Null => String::new(),
+        ValueRef::Integer(n) => n.to_string(),
+        ValueRef::Real(x) => x.to_string(),
+        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        ValueRef::Blob(bytes) => hex::encode(bytes),
+    };
+    format!("{}/{}", part(1), part(2))
+}
+
+fn open(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+    let value = context.get_raw(0);
+    match value {
+        ValueRef::Text(text) => {
+            let text = String::from_utf8_lossy(text);
+            if !is_sealed_text(&text) {
+                return Ok(Value::Text(text.into_owned()));
+            }
+            let opened = seals.known()?.open_text(&place_of(context), &text)?;
+            // The mark stays in front: what follows is a bundle.
+            Ok(Value::Text(format!("~{}", opened.unwrap_or_default())))
+        }
+        ValueRef::Blob(bytes) if is_sealed(bytes) => {
+            let opened = seals.known()?.open(&place_of(context), bytes)?;
+            Ok(opened.map_or(Value::Null, Value::Blob))
+        }
+        _ => same(context),
+    }
+}
+
+fn same(context: &Context<'_>) -> Result<Value, Fault> {
+    context.get(0).map_err(|error| Fault(error.to_string()))
+}
+
+fn close(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+    let vault = seals.known()?;
+    match context.get_raw(0) {
+        ValueRef::Text(text) => {
+            let text = String::from_utf8_lossy(text);
+            Ok(Value::Text(vault.seal_text(&place_of(context), &text)?))
+        }
+        ValueRef::Blob(bytes) => Ok(Value::Blob(vault.seal(&place_of(context), bytes)?)),
+        ValueRef::Null => Ok(Value::Null),
+        ValueRef::Integer(_) | ValueRef::Real(_) => Err(Fault("numbers are not sealed".to_owned())),
+    }
+}
+
+fn keep(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+    match seals.vault() {
+        Some(_) => close(seals, context),
+        None => same(context),
+    }
+}
+
+fn anew(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+    let (vault, place) = (seals.known()?, place_of(context));
+    let ValueRef::Blob(bytes) = context.get_raw(0) else {
+        return Err(Fault("only bytes are sealed anew".to_owned()));
+    };
+    let digest = match context.get_raw(2) {
+        ValueRef::Blob(digest) => <[u8; 32]>::try_from(digest).ok(), // silent-ok: then it is not a content
+        _ => None,
+    };
+    // What somebody said may look sealed.
+    let plain = digest.is_some_and(|digest| digest_of(bytes).0 == digest);
+    if !plain && vault.is_current(bytes) {
+        return Ok(Value::Blob(bytes.to_vec()));
+    }
+    let opened = if plain { None } else { vault.open(&place, bytes)? };
+    let opened = opened.as_deref().unwrap_or(bytes);
+    Ok(Value::Blob(vault.seal(&place, opened)?))
+}

@@ -1,0 +1,84 @@
+//! `clawk memory rekey`: everything that is encrypted, sealed with another key.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use clawk_memory::Held;
+use clawk_recall::seal::Vault;
+use clawk_tools::undo;
+use serde_json::json;
+
+use crate::compose::{self, Blueprint, UNDO};
+use crate::config::Config;
+use crate::out::{self, Format, harmless};
+use crate::state::Which;
+use crate::state::kept::{self, Keys, Options, Reader, StateDir, StateError};
+
+pub(super) fn run(
+    which: &Which,
+    from: Option<&str>,
+    to: &str,
+    (claw, config): (Option<&Path>, Option<&Path>),
+    format: Format,
+) -> Result<ExitCode> {
+    let dir = which.dir()?;
+    let Some(references) = Reader::open(&dir)?.key_references()? else {
+        bail!(
+            "nothing in `{}` is encrypted, so there is no key to change",
+            dir.display()
+        );
+    };
+    // A run that was interrupted had written the new reference already.
+    let recorded = match references.previous {
+        Some(previous) if references.current == to => previous,
+        Some(_) | None => references.current,
+    };
+    let from = from.unwrap_or(&recorded);
+    let old = kept::key(from, config).context("the old key is not found")?;
+    let new = kept::key(to, config).context("the new key is not found")?;
+    if old == new {
+        bail!("`{}` and `{}` name the same key", harmless(from), harmless(to));
+    }
+    let vault = Vault::new(new).with_older(old);
+    let keys = Keys {
+        vault: vault.clone(),
+        reference: to.to_owned(),
+        stores: std::collections::BTreeSet::new(),
+    };
+    let state = match StateDir::open_with(&dir, Options::default(), Some(keys)) {
+        Err(error @ StateError::Locked { .. }) => {
+            return Err(error).context("an agent that runs seals with the old key");
+        }
+        other => other?,
+    };
+    undo::seal_anew(&dir.join(UNDO), &vault).context("what calls overwrote can't be sealed anew")?;
+    let mut folders = Held::all(&dir.join("memory"), Some(&Arc::new(vault.clone())))
+        .context("the stores in folders can't be read")?;
+    for held in &mut folders {
+        held.seal_anew()?;
+    }
+    let servers = compose::runtime()?.block_on(async {
+        let servers = match claw {
+            Some(claw) => {
+                let blueprint = Blueprint::with_config(claw, Config::load(config, Some(claw))?).await?;
+                blueprint.seal_anew(Arc::new(vault.clone())).await?
+            }
+            None => Vec::new(),
+        };
+        state.forget_previous_key().await?;
+        Ok::<_, anyhow::Error>(servers)
+    })?;
+    state.close();
+    if format == Format::Json {
+        out::json(&json!({ "from": from, "to": to, "folders": folders.len(), "on_servers": servers }))?;
+    } else {
+        out::line(&format!(
+            "everything that is encrypted is sealed with `{0}` now; write `[memory] encryption_key = \"{0}\"`, and keep the old key as \
+             long as you keep backups",
+            harmless(to)
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,125 @@
+//! `clawk sessions record`: what turns did, by the record: the calls behind the line that answers end with.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::Scan;
+use clawk_kernel::shown::{Call, Fold, KINDS, Outcome, TurnRecord};
+use serde_json::{Value, json};
+
+use crate::cmd::trace::Source;
+use crate::out::{self, Format, Paint, harmless};
+use crate::state;
+
+/// Flags of `clawk sessions record`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  clawk sessions record last\n  clawk sessions record last --turn 1 --format json"
+)]
+pub(super) struct Args {
+    /// The session's id, or `last`
+    #[arg(value_name = "SESSION")]
+    session: String,
+
+    /// Only this turn, the first is 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    turn: Option<u32>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Prints the record of each turn that has ended.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let source = Source::state(&args.which.dir()?)?;
+    let Source::State(reader) = &source else {
+        bail!("a trace file holds no contents");
+    };
+    let session = source
+        .pick(Some(&args.session))?
+        .session()
+        .context("name one session")?;
+    let events = reader.recorded_events(&Scan {
+        session: Some(session),
+        kinds: KINDS,
+        limit: usize::MAX,
+        with_content: true,
+        ..Scan::default()
+    })?;
+    let mut fold = Fold::default();
+    let turns: Vec<TurnRecord> = events.iter().filter_map(|event| fold.see(event)).collect();
+    let wanted: Vec<(usize, &TurnRecord)> = (1..)
+        .zip(&turns)
+        .filter(|(number, _)| args.turn.is_none_or(|turn| usize::try_from(turn) == Ok(*number)))
+        .collect();
+    if wanted.is_empty() {
+        bail!("session {session} has {} turns that have ended", turns.len());
+    }
+    match args.format {
+        Format::Json => {
+            let turns: Vec<Value> = wanted.iter().map(|(number, turn)| facts(*number, turn)).collect();
+            out::json(&json!({"session": session, "turns": turns}))?;
+        }
+        Format::Human => {
+            for (number, turn) in wanted {
+                people(number, turn)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn facts(number: usize, turn: &TurnRecord) -> Value {
+    json!({"turn": number, "record": turn, "text": turn.shown().line()})
+}
+
+fn people(number: usize, turn: &TurnRecord) -> Result<()> {
+    let paint = Paint::stdout();
+    let who = turn.sender.as_deref().map(harmless).unwrap_or_default();
+    let when = turn.ended.map(|at| at.to_string()).unwrap_or_default();
+    out::line(&format!(
+        "turn {number}  {}",
+        paint.dim(&format!("{} {who} {when}", turn.message))
+    ))?;
+    for call in &turn.calls {
+        print(call)?;
+    }
+    if let Some(line) = turn.shown().line() {
+        out::line(&format!("  {}", harmless(&line)))?;
+    }
+    Ok(())
+}
+
+fn print(call: &Call) -> Result<()> {
+    let paint = Paint::stdout();
+    let word = match call.outcome {
+        Outcome::Done | Outcome::Read => paint.green(call.outcome.name()),
+        Outcome::Denied | Outcome::Failed => paint.red(call.outcome.name()),
+        Outcome::Unknown => paint.yellow(call.outcome.name()),
+    };
+    let rule = call
+        .rule_id
+        .as_deref()
+        .map(|rule| format!("  rule {}", harmless(rule)));
+    out::line(&format!(
+        "  {} {word}  {}{}",
+        harmless(&call.tool),
+        paint.dim(&format!("{} {}", call.at, call.request_id)),
+        rule.unwrap_or_default()
+    ))?;
+    let parts = [
+        ("arguments", &call.arguments),
+        ("result", &call.result),
+        ("reason", &call.reason),
+    ];
+    for (name, text) in parts {
+        if let Some(text) = text {
+            out::line(&format!("    {name}: {}", harmless(text)))?;
+        }
+    }
+    Ok(())
+}

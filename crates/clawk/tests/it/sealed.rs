@@ -1,0 +1,193 @@
+//! Encrypted stores of an agent, as a process: nothing it heard or remembers can be read on the disk, and the key is its own.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, text};
+
+const PLANTED: &str = "zanzibar-lighthouse";
+const OLD: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const NEW: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
+
+const MANIFEST: &str = r#"claw: "0.3.0"
+kind: Claw
+metadata: { name: tested, version: "1.0.0" }
+spec:
+  identity:
+    inline: { name: tested, personality: You are tested., autonomy: autonomous }
+  providers:
+    - inline: { name: main, protocol: custom, endpoint: "script:script.yaml", model: scripted, auth: { type: none } }
+  channels:
+    - inline: { name: here, type: cli, transport: stdio, auth: { secret_ref: NONE } }
+  tools:
+    - inline: { name: memory-store, description: Stores, input_schema: { type: object } }
+    - inline: { name: shell, description: Runs, input_schema: { type: object } }
+  sandbox:
+    inline: { level: process, capabilities: { filesystem: { mode: scoped, mount_paths: [{ path: "./work", permissions: rw }] }, shell: { mode: full } } }
+  policies:
+    - inline: { name: tested, rules: [{ id: all, action: allow, scope: all }] }
+  memory:
+    inline:
+      name: head
+      stores:
+        - { name: talks, type: conversation, encryption: true }
+        - { name: notes, type: semantic, encryption: true }
+        - { name: diary, type: semantic, encryption: true, backend: filesystem }
+        - { name: facts, type: key-value, encryption: true }
+"#;
+
+fn script() -> String {
+    let padding = "x".repeat(20_000);
+    format!(
+        r#"
+scenes:
+  - user: keep
+    steps:
+      - call: [{{ name: memory-store, arguments: {{ store: notes, content: "The code of the {PLANTED} is 4711." }} }}]
+      - call: [{{ name: memory-store, arguments: {{ store: diary, content: "Seen: the {PLANTED}." }} }}]
+      - call: [{{ name: memory-store, arguments: {{ store: facts, key: {PLANTED}, content: "{PLANTED} {padding}" }} }}]
+      - call: [{{ name: shell, arguments: {{ command: "echo {PLANTED} > work/a && echo other > work/a && cat work/a", workdir: "." }} }}]
+      - say: "The {PLANTED} is kept."
+  - steps:
+      - say: "Noted: {PLANTED}."
+"#
+    )
+}
+
+fn agent() -> Agent {
+    let agent = Agent::new();
+    std::fs::create_dir(agent.path("work")).unwrap();
+    std::fs::write(agent.path("work/a"), format!("before: {PLANTED}")).unwrap();
+    std::fs::write(agent.path("claw.yaml"), MANIFEST).unwrap();
+    std::fs::write(agent.path("script.yaml"), script()).unwrap();
+    std::fs::write(
+        agent.path("clawk.toml"),
+        "[memory]\nencryption_key = \"MEMORY_KEY\"\n",
+    )
+    .unwrap();
+    agent
+}
+
+/// Files below a folder that hold these bytes.
+fn anywhere(folder: &Path, needle: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(anywhere(&entry.path(), needle));
+        } else if kind.is_file() {
+            let bytes = std::fs::read(entry.path()).unwrap();
+            if bytes.windows(needle.len()).any(|part| part == needle.as_bytes()) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+fn said(agent: &Agent, key: (&str, &str), words: &str) -> String {
+    let done = agent
+        .clawk(["run", "claw.yaml", "-m", words])
+        .env(key.0, key.1)
+        .assert()
+        .success();
+    text(&done.get_output().stdout)
+}
+
+fn json_of(agent: &Agent, key: (&str, &str), args: &[&str]) -> Value {
+    let done = agent
+        .clawk([])
+        .args(args)
+        .args(["--format", "json"])
+        .env(key.0, key.1)
+        .assert()
+        .success();
+    serde_json::from_slice(&done.get_output().stdout).unwrap()
+}
+
+#[test]
+fn nothing_of_an_encrypted_agent_can_be_read_on_the_disk() {
+    let agent = agent();
+    let key = ("MEMORY_KEY", OLD);
+    // Without a key it does not start, and the stores are named.
+    let refused = agent.clawk(["run", "claw.yaml", "-m", "keep"]).assert().failure();
+    let why = text(&refused.get_output().stderr);
+    assert!(
+        why.contains("`notes`") && why.contains("`diary`") && why.contains("MEMORY_KEY"),
+        "{why}"
+    );
+
+    assert!(said(&agent, key, "keep").contains(PLANTED));
+    assert!(said(&agent, key, &format!("what of the {PLANTED}?")).contains(PLANTED));
+    assert_eq!(anywhere(&agent.state(), "zanzibar"), [] as [PathBuf; 0]);
+
+    // With the key it is all there, for the verbs as well.
+    let prompt = json_of(&agent, key, &["sessions", "prompt", "last", "--turn", "1"]);
+    let system = prompt["system"].as_str().unwrap();
+    assert!(
+        system.contains("4711") && system.contains("store=\"diary\""),
+        "{system}"
+    );
+    let found = json_of(
+        &agent,
+        key,
+        &["memory", "search", "code", "zanzibar", "--store", "notes"],
+    );
+    assert!(
+        found["entries"][0]["content"].as_str().unwrap().contains("4711"),
+        "{found}"
+    );
+    let shown = json_of(&agent, key, &["memory", "show", PLANTED, "--store", "facts"]);
+    assert_eq!(shown["entries"][0]["key"], json!(PLANTED));
+    let verified = json_of(&agent, key, &["trace", "verify"]);
+    assert_eq!(verified["valid"], json!(true));
+
+    // A verb without the key says what it lacks.
+    let refused = agent
+        .clawk(["memory", "list", "--store", "notes"])
+        .assert()
+        .failure();
+    let why = text(&refused.get_output().stderr);
+    assert!(why.contains("MEMORY_KEY"), "{why}");
+    // A wrong key names a store.
+    let refused = agent
+        .clawk(["run", "claw.yaml", "-m", "keep"])
+        .env("MEMORY_KEY", NEW)
+        .assert()
+        .failure();
+    let why = text(&refused.get_output().stderr);
+    assert!(why.contains("`diary`") || why.contains("`facts`"), "{why}");
+}
+
+#[test]
+fn an_agents_key_is_changed_by_a_verb() {
+    let agent = agent();
+    said(&agent, ("MEMORY_KEY", OLD), "keep");
+    let rekey = ["memory", "rekey", "--to", "NEXT_KEY"];
+    let refused = agent.clawk(rekey).env("MEMORY_KEY", OLD).assert().failure();
+    assert!(text(&refused.get_output().stderr).contains("NEXT_KEY"));
+    agent
+        .clawk(rekey)
+        .env("MEMORY_KEY", OLD)
+        .env("NEXT_KEY", NEW)
+        .assert()
+        .success();
+    let refused = agent
+        .clawk(["run", "claw.yaml", "-m", "again"])
+        .env("MEMORY_KEY", OLD)
+        .assert()
+        .failure();
+    let why = text(&refused.get_output().stderr);
+    assert!(why.contains("are encrypted"), "{why}");
+    std::fs::write(
+        agent.path("clawk.toml"),
+        "[memory]\nencryption_key = \"NEXT_KEY\"\n",
+    )
+    .unwrap();
+    let key = ("NEXT_KEY", NEW);
+    said(&agent, key, &format!("what of the {PLANTED}?"));
+    let prompt = json_of(&agent, key, &["sessions", "prompt", "last", "--turn", "1"]);
+    assert!(prompt["system"].as_str().unwrap().contains("4711"));
+    assert_eq!(anywhere(&agent.state(), "zanzibar"), [] as [PathBuf; 0]);
+}
