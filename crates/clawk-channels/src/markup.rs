@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn nothing_of_a_text_is_a_tag_or_leaves_its_attribute() {
-        let evil = "<script>alert(1)</script> <img src=x onerror=alert(1)> [a](https://x.example/\"onclick=\"alert(1)) \
-                    [b](javascript:alert(1)) [c](JavaScript:alert(1)) [d](data:text/html,x) `</code><script>`";
+        let evil = "[a](<https://x.example/\"onclick=\"alert(1)>) [b](javascript:alert(1)) [c](JavaScript:alert(1)) \
+                    [d](data:text/html,x) `</code><script>` <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>";
         for made in [telegram(evil), page(evil)] {
             assert!(!made.contains("<script") && !made.contains("<img"), "{made}");
             assert!(

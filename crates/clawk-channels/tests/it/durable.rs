@@ -34,6 +34,19 @@ async fn comes_again_by_itself(fake: Arc<dyn Fake>) {
     stage.end().await;
 }
 
+/// A platform that is told on the connection that a message was not taken, and brings it to the next one.
+async fn is_told_and_brings_it_to_the_next_connection(fake: Arc<dyn Fake>) {
+    let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+    stage.rig.journal.fail_after(0);
+    fake.says(&direct(&*fake, 1, 2, "say hello")).await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(fake.sent().len(), 0);
+    stage.rig.journal.recover();
+    let stage = stage.restarted().await;
+    once(&stage).await;
+    stage.end().await;
+}
+
 /// A platform that looks at the status of the answer.
 async fn is_not_answered_well(fake: Arc<dyn Fake>) {
     let stage = Stage::new(Arc::clone(&fake), json!({})).await;
@@ -64,5 +77,6 @@ macro_rules! each {
     };
 }
 
-each!(comes_again_by_itself: telegram, slack, discord, matrix, lark, dingtalk, qq);
+each!(comes_again_by_itself: telegram, slack, discord, matrix, dingtalk, qq);
+each!(is_told_and_brings_it_to_the_next_connection: lark);
 each!(is_not_answered_well: telegram_hook, slack_hook, line, whatsapp, lark_hook, dingtalk_hook, qq_hook, wechat);

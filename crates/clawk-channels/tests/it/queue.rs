@@ -19,6 +19,9 @@ use serde_json::json;
 
 use crate::suite::{LONG, parrot, start, until};
 
+/// What stands behind an answer of an agent that could have written, and did not.
+const RECORD: &str = "\n\n_Record: no action was taken for this answer._";
+
 /// A broker, ended with the test.
 struct Broker {
     child: Child,
@@ -156,7 +159,7 @@ async fn each_entry_of_a_redis_stream_begins_one_run_and_is_answered_where_it_sa
     };
     until(|| async { answers().await.len() == 1 }).await;
     let answer = answers().await.remove(0);
-    assert_eq!(answer.get::<String>("payload").unwrap(), "first");
+    assert_eq!(answer.get::<String>("payload").unwrap(), format!("first{RECORD}"));
     assert_eq!(answer.get::<String>("correlation_id").unwrap(), "c1");
     // The producer's own id makes two entries one event; poison is a dead letter and never comes again.
     let _id: String = redis
@@ -275,7 +278,7 @@ async fn each_message_of_a_jetstream_subject_begins_one_run_and_is_answered_wher
     let (_kernel, channels) = on(&rig, &url, folder.path()).await;
     state(&channels, "ready").await;
     let answer = tokio::time::timeout(LONG, answers.next()).await.unwrap().unwrap();
-    assert_eq!(answer.payload.as_ref(), b"first");
+    assert_eq!(answer.payload.as_ref(), format!("first{RECORD}").as_bytes());
     assert_eq!(
         answer
             .headers
@@ -441,7 +444,8 @@ async fn each_message_of_a_rabbitmq_queue_begins_one_run_and_is_answered_where_i
         "k = connection(); c = k.channel(); m, p, b = c.basic_get('answers', auto_ack=True)\n\
          print(json.dumps([b.decode(), p.correlation_id, p.delivery_mode, bool(p.message_id)])); k.close()",
     );
-    assert_eq!(answer, r#"["first", "c1", 2, true]"#);
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer, json!([format!("first{RECORD}"), "c1", 2, true]));
     // The producer's id makes two messages one; poison is a dead letter; a reply to a queue that is gone is one of the outbox.
     rabbit.says(
         "k = connection(); c = k.channel()\n\
