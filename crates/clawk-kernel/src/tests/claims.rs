@@ -13,7 +13,7 @@ use crate::claims::{Claims, MARK};
 use crate::door::{Door, REMEMBERED_DAYS};
 use crate::ingress::Inbound;
 use crate::ports::{FaultKind, InferRequest, Message};
-use crate::testing::{Rig, ScriptedChannel, ScriptedModel, calls, says};
+use crate::testing::{Rig, ScriptedChannel, ScriptedModel, says};
 use crate::{Kernel, Notice, StartError, Talk, kind};
 
 /// What the judge was given: the record and the sentences, as it can read them.
