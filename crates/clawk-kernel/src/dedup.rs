@@ -68,7 +68,7 @@ pub(crate) enum Stored {
     Call(Result<ToolCallResult, CallError>),
     Memory(MemoryStoreResult),
     Delegated(Acknowledged),
-    Message(Told),
+    Message(Box<Told>),
 }
 
 #[derive(Debug)]

@@ -55,7 +55,7 @@ pub(crate) async fn talk(
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
-        Claim::Answered(Stored::Message(told)) => return Ok(told),
+        Claim::Answered(Stored::Message(told)) => return Ok(*told),
         Claim::Answered(Stored::Call(_) | Stored::Memory(_) | Stored::Delegated(_)) | Claim::Reused => {
             return Err(KernelError::RequestIdReused(asked.request_id));
         }
@@ -65,7 +65,7 @@ pub(crate) async fn talk(
         Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
         None => fresh(sessions, door, &place, &asked, tell).await?,
     };
-    guard.settle(Stored::Message(told.clone()), sessions.scribe.now());
+    guard.settle(Stored::Message(Box::new(told.clone())), sessions.scribe.now());
     Ok(told)
 }
 
