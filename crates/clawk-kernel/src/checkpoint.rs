@@ -166,7 +166,7 @@ impl Saver {
         turn: &Turn,
         done: bool,
     ) -> Result<(), String> {
-        let (Some(store), Some(backend)) = (store(&calls.manifest), &calls.memories.backend) else {
+        let Some(store) = store(&calls.manifest) else {
             return Ok(());
         };
         let count = turn.messages().len();
@@ -213,32 +213,46 @@ impl Saver {
                 made_from,
             },
         };
-        let (scribe, request_id) = (&calls.scribe, self.turn.to_string());
-        let payload = MemoryStored {
-            batch: thread.span,
-            by: Some(MADE_FROM),
-            count: 1,
-            entries_hash: hash,
-            request_hash: hash,
-            request_id: &request_id,
-            store: &store.name,
-        };
-        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &payload);
-        let place = place(calls, context);
-        if backend.joins(store) {
-            let record = together(vec![draft]);
-            let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;
-            kept.map_err(|error| said(&error))?;
-        } else {
-            let kept = backend
-                .keep(store, &place, vec![new], scribe.now(), Batch::default())
-                .await;
-            kept.map_err(|error| said(&error))?;
-            scribe.write(vec![draft]).await.map_err(|error| said(&error))?;
-        }
-        calls.memories.tender.nudge(store, &place);
-        Ok(())
+        keep(calls, store, (thread, context), (new, hash, self.turn)).await
     }
+}
+
+/// Keeps a checkpoint and its record: in one commit, where the store joins.
+async fn keep(
+    calls: &Calls,
+    store: &Store,
+    (thread, context): (Thread, &Context),
+    (new, hash, turn): (New, Digest, Uuid),
+) -> Result<(), String> {
+    let Some(backend) = &calls.memories.backend else {
+        return Ok(());
+    };
+    let said = |error: &dyn std::fmt::Display| error.to_string();
+    let (scribe, request_id) = (&calls.scribe, turn.to_string());
+    let payload = MemoryStored {
+        batch: thread.span,
+        by: Some(MADE_FROM),
+        count: 1,
+        entries_hash: hash,
+        request_hash: hash,
+        request_id: &request_id,
+        store: &store.name,
+    };
+    let draft = scribe.entry(&thread, kind::MEMORY_STORED, &payload);
+    let place = place(calls, context);
+    if backend.joins(store) {
+        let record = together(vec![draft]);
+        let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;
+        kept.map_err(|error| said(&error))?;
+    } else {
+        let kept = backend
+            .keep(store, &place, vec![new], scribe.now(), Batch::default())
+            .await;
+        kept.map_err(|error| said(&error))?;
+        scribe.write(vec![draft]).await.map_err(|error| said(&error))?;
+    }
+    calls.memories.tender.nudge(store, &place);
+    Ok(())
 }
 
 fn key_of(id: &RequestId) -> String {

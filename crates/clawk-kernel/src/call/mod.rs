@@ -284,15 +284,23 @@ async fn path(
         .map_or(tool.timeout_ms, |gate| gate.timeout_ms.min(tool.timeout_ms));
     let idempotent = described.idempotent() || gate.as_ref().is_some_and(|gate| gate.idempotent);
     let outcome = run(&asking, &leave, (limit, idempotent), record).await;
-    // Its inner turn has a checkpoint: it goes on with the turn that asked for it, after the next start.
-    if outcome.is_err() && tool.skill.is_some() && checkpoint::outlives(calls, caller) {
-        record.leave_open();
-    }
-    let outcome = outcome?;
+    let outcome = left_open(&asking, outcome, record)?;
     Ok(match &gate {
         Some(gate) => gate.judge_result(outcome),
         None => outcome,
     })
+}
+
+/// A composite call that a stop cut off has a checkpoint: it goes on with the turn that asked for it, after the next start.
+fn left_open(
+    at: &Asking<'_>,
+    outcome: Result<RunOutcome, CallError>,
+    record: &mut Record<'_>,
+) -> Result<RunOutcome, CallError> {
+    if outcome.is_err() && at.tool.skill.is_some() && checkpoint::outlives(at.calls, at.caller) {
+        record.leave_open();
+    }
+    outcome
 }
 
 /// The gate before a call, if what it names is an action.

@@ -222,7 +222,7 @@ async fn a_checkpoint_that_others_wrote_resumes_nothing() {
     let kernel = rig.start().await;
     let session = kernel.open(crate::Door::Cli).await.unwrap();
     // By the tool or the wire, for a call whose id is known: no entry of theirs is made from a checkpoint.
-    let content = json!({"call": {"arguments_hash": "0".repeat(64), "first": "Run", "skill": "steps"}, "state": "running",
+    let content = json!({"call": {"arguments_hash": crate::event::digest(b"{}"), "first": "forged words", "skill": "steps"}, "state": "running",
         "steps": 0, "task": "composite", "tokens": 0, "turn": session.id.0});
     let new = New {
         id: "forged".to_owned(),
@@ -248,6 +248,8 @@ async fn a_checkpoint_that_others_wrote_resumes_nothing() {
     let called = kernel.call(session.id, super::params("long", json!({}), 1)).await;
     assert_eq!(called.unwrap().content[0].as_model_text(), "four steps");
     assert_eq!(numbers(&rig), [0, 1, 2, 3]);
+    let asked = format!("{:?}", rig.models["model"].asked());
+    assert!(!asked.contains("forged words"), "{asked}");
 }
 
 #[tokio::test]

@@ -412,6 +412,7 @@ async fn a_world_models_policy_binds_its_candidates_its_question_and_the_skill()
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 async fn candidates_are_bounded_and_hold_what_they_must_foretell() {
     let with = |member: &str, value: Value| {
         let mut one = candidate(0.1);
