@@ -162,10 +162,6 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
 }
 
 /// A connection in the making; it ends by its deadline.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "bounded by the connection's deadline, and awaited by whoever asked"
-)]
 fn spawn_on<T: Send + 'static>(
     runtime: &Handle,
     task: impl Future<Output = T> + Send + 'static,

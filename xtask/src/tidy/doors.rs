@@ -113,7 +113,11 @@ const DOORS: [Door; 8] = [
         what: "names the store",
         words: &["clawk_store"],
         // No effect, and the same rule: verbs read and change a state by one module, which another store can stand behind.
-        owners: &["crates/clawk-store/", "crates/clawk/src/state/kept.rs"],
+        owners: &[
+            "crates/clawk-store/",
+            "crates/clawk/src/state/kept.rs",
+            "crates/clawk/src/state/postgres/",
+        ],
     },
 ];
 

@@ -291,7 +291,10 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
             (1, 14, 2)
         );
         assert!(journal.spent_since(5).await.unwrap().is_empty());
-        assert_eq!(journal.open_effects().await.unwrap(), [effect.clone()]);
+        assert_eq!(
+            journal.open_effects().await.unwrap(),
+            std::slice::from_ref(&effect)
+        );
         let answer = journal.answer_to(key).await.unwrap().unwrap();
         assert_eq!(answer.content.unwrap().bytes, b"{\"ok\":true}");
         let other = AnswerKey { method: 1, ..key };
@@ -395,4 +398,20 @@ async fn texts_from_outside_may_hold_anything() {
                 .is_none()
         );
     }
+}
+
+#[tokio::test]
+async fn a_host_whose_lease_was_taken_changes_nothing() {
+    let server = std::rc::Rc::new(Server::start());
+    let backend = Backend::postgres(&server, "state").await;
+    let journal = backend.journal();
+    write(&*journal, one(entry(session(1), 1))).await;
+    server.sql("UPDATE state.leases SET host = 'b', epoch = epoch + 1");
+    let lost = journal.submit(one(entry(session(1), 2))).unwrap().durable().await;
+    assert!(matches!(lost, Err(JournalError::Fenced { .. })), "{lost:?}");
+    let lost = journal.submit(one(entry(session(1), 3)));
+    assert!(matches!(lost, Err(JournalError::Fenced { .. })), "{lost:?}");
+    assert_eq!(journal.scan(Scan::default()).await.unwrap().len(), 1);
+    let second = PgState::open(database(&server, "state"), serving("c"), Some(Duration::ZERO)).await;
+    assert!(second.is_err(), "the lease is `b`'s");
 }

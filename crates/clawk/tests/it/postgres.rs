@@ -4,7 +4,7 @@ use crate::agent::{Agent, text};
 
 #[cfg(feature = "postgres")]
 #[path = "../../../../tests/parts/postgres.rs"]
-mod database;
+pub(crate) mod database;
 
 /// What the manifest says of memory.
 const REST: &str = r#"  tools:

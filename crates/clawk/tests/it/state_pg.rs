@@ -11,10 +11,7 @@ use crate::agent::{Agent, program, text};
 use crate::counter::Counter;
 use crate::stop::request;
 
-#[path = "../../../../tests/parts/postgres.rs"]
-mod database;
-
-use database::Server as Database;
+use crate::postgres::database::Server as Database;
 
 const MANIFEST: &str = r#"  tools:
     - inline: { name: order, description: Orders, input_schema: { type: object } }
