@@ -12,7 +12,6 @@
 )]
 
 mod attacks;
-mod checks;
 mod cron;
 mod db_trigger;
 mod fakes;

@@ -43,7 +43,6 @@ mod levels;
 mod memory;
 mod own_files;
 mod peers;
-mod person;
 mod plan;
 mod policy;
 mod postgres;
