@@ -27,10 +27,7 @@ fn signed(secret: &str, body: &[u8]) -> String {
 /// The answer, the headers, the body.
 type Case<'a> = (u16, Vec<(&'a str, &'a str)>, &'a [u8]);
 
-async fn with(
-    kind: &str,
-    config: Value,
-) -> (clawk_kernel::testing::Rig, Channels, tempfile::TempDir) {
+async fn with(kind: &str, config: Value) -> (clawk_kernel::testing::Rig, Channels, tempfile::TempDir) {
     let rig = parrot(
         json!([{"name": "hook", "type": kind, "transport": "webhook", "auth": {"secret_ref": "SECRET"},
         "access_control": {"mode": "open"}}]),
