@@ -10,7 +10,7 @@ use sha2::Sha256;
 use crate::fakes::slack;
 use crate::suite::{hook, parrot, start, until};
 
-pub(crate) const SECRET: &str = "a shared secret";
+const SECRET: &str = "a shared secret";
 
 fn signed(secret: &str, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
@@ -27,10 +27,7 @@ fn signed(secret: &str, body: &[u8]) -> String {
 /// The answer, the headers, the body.
 type Case<'a> = (u16, Vec<(&'a str, &'a str)>, &'a [u8]);
 
-pub(crate) async fn with(
-    kind: &str,
-    config: Value,
-) -> (clawk_kernel::testing::Rig, Channels, tempfile::TempDir) {
+async fn with(kind: &str, config: Value) -> (clawk_kernel::testing::Rig, Channels, tempfile::TempDir) {
     let rig = parrot(
         json!([{"name": "hook", "type": kind, "transport": "webhook", "auth": {"secret_ref": "SECRET"},
         "access_control": {"mode": "open"}}]),

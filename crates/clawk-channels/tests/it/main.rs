@@ -13,7 +13,6 @@
 
 mod apart;
 mod attacks;
-mod checks;
 mod cron;
 mod db_trigger;
 mod durable;

@@ -17,14 +17,6 @@ use crate::suite::{parrot, start, until};
 
 /// The listener: what `clawk-server` does with a request to a channel.
 async fn door(State(channels): State<Channels>, request: Request<Body>) -> axum::response::Response {
-    door_of(State((channels, "page")), request).await
-}
-
-/// The same for a channel of another name.
-pub(crate) async fn door_of(
-    State((channels, name)): State<(Channels, &'static str)>,
-    request: Request<Body>,
-) -> axum::response::Response {
     let (parts, body) = request.into_parts();
     let hook = Hook {
         method: parts.method,
@@ -32,7 +24,7 @@ pub(crate) async fn door_of(
         headers: parts.headers,
         body: axum::body::to_bytes(body, 4 << 20).await.unwrap(),
     };
-    let served = channels.serve(name, hook).await;
+    let served = channels.serve("page", hook).await;
     let body = match served.stream {
         Some(pieces) => Body::from_stream(futures::stream::unfold(pieces, |mut pieces| async {
             let piece: Bytes = pieces.recv().await?;

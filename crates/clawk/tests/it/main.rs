@@ -45,7 +45,6 @@ mod levels;
 mod memory;
 mod own_files;
 mod peers;
-mod person;
 mod plan;
 mod planted;
 mod policy;
