@@ -79,7 +79,7 @@ fn held(agent: &Agent) -> BTreeMap<String, Vec<u64>> {
     for aside in [false, true] {
         let mut words = vec!["memory", "list", "--limit", "100000", "--format", "json"];
         words.extend(aside.then_some("--aside"));
-        let done = agent.clawk(words).assert().success();
+        let done = agent.clawk([]).args(words).assert().success();
         let listed: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
         let mut ids = BTreeSet::new();
         for entry in listed["entries"].as_array().unwrap() {
