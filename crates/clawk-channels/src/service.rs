@@ -224,17 +224,8 @@ impl Channels {
         tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
-        let hooked = channels
-            .iter()
-            .filter(|channel| channel.transport == Transport::Webhook || channel.kind == ChannelType::Web);
-        let proofs = hooked.filter_map(|channel| {
-            // silent-ok: a channel without its secret is not connected, and says so
-            let secret = parts.secrets.resolve(&channel.auth.secret_ref).ok()?;
-            Some((channel.name.clone(), secret))
-        });
-        let proofs = proofs.collect();
         Ok(Self(Arc::new(Inner {
-            proofs,
+            proofs: proofs(&channels, &parts.secrets),
             kernel: parts.kernel,
             clock: parts.clock,
             lanes: made,
@@ -516,6 +507,19 @@ impl Channels {
         lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
         Ok(())
     }
+}
+
+/// The secrets of channels that others reach by a request.
+fn proofs(channels: &[Channel], secrets: &Resolver) -> HashMap<String, Secret> {
+    let hooked = channels
+        .iter()
+        .filter(|channel| channel.transport == Transport::Webhook || channel.kind == ChannelType::Web);
+    let proofs = hooked.filter_map(|channel| {
+        // silent-ok: a channel without its secret is not connected, and says so
+        let secret = secrets.resolve(&channel.auth.secret_ref).ok()?;
+        Some((channel.name.clone(), secret))
+    });
+    proofs.collect()
 }
 
 /// Where a channel's files go.

@@ -171,6 +171,7 @@ impl Decision {
 }
 
 /// Every decision of a session, in order. A call that ended before it was decided is none.
+#[expect(clippy::too_many_lines, reason = "one arm for each type of event")]
 fn decisions(events: &[Recorded]) -> Vec<Decision> {
     let mut found: Vec<Decision> = Vec::new();
     let mut messages: HashMap<String, usize> = HashMap::new();

@@ -48,6 +48,7 @@ async fn text(memory: &PgMemory, store: &Store, words: &str) -> Vec<String> {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn a_server_sees_nothing_of_an_encrypted_store() {
     let server = Server::start();
     let (plain, notes) = (hidden("semantic", false), hidden("semantic", true));

@@ -155,6 +155,7 @@ async fn every_journal_links_the_same_chain() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn a_scan_finds_what_it_asks_for() {
     for backend in backends().await {
         let journal = backend.journal();
@@ -235,6 +236,7 @@ async fn a_scan_finds_what_it_asks_for() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
     for mut backend in backends().await {
         let (at, message) = (session(1), MessageId(Uuid::from_u128(5)));

@@ -292,7 +292,8 @@ async fn is_whole(state: &StateDir) {
     );
     let digest = clawk_trace::chain::digest_of(PLANTED.as_bytes());
     let paid = memory.paid_for("m", vec![digest]).await.unwrap();
-    assert_eq!(paid[0].as_ref().unwrap().len(), PLANTED.len());
+    let vector = paid.first().unwrap().as_ref().unwrap();
+    assert_eq!(vector.len(), PLANTED.len());
     let scan = Scan {
         with_content: true,
         ..Scan::default()

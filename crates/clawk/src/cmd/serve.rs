@@ -139,13 +139,13 @@ fn again(program: &Path) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("`{}` can't be started again", program.display()))
 }
 
-async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
-    let (cancel, mut hangups) = (cancelled_by_signals()?, signal(SignalKind::hangup())?);
+/// The agent that is to be served; `None`: the end was asked for while this host stood by.
+async fn source(args: &Args, config: Option<&Path>, cancel: &CancellationToken) -> Result<Option<Source>> {
     let asked = tokio::select! {
         blueprint = blueprint(args, config) => blueprint?,
         () = cancel.cancelled() => bail!("nothing was started"),
     };
-    let source = match asked {
+    Ok(Some(match asked {
         Some(blueprint) => {
             if let Some(warning) = &blueprint.warning {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
@@ -153,7 +153,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
             let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());
             let launched = tokio::select! {
                 launched = Launched::standing_by(blueprint, args.state.as_deref(), ask) => launched?,
-                () = cancel.cancelled() => return Ok(End::Over(ExitCode::SUCCESS)),
+                () = cancel.cancelled() => return Ok(None),
             };
             Source::Launched(Arc::new(launched.reaching_providers()))
         }
@@ -167,6 +167,13 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
             let wired = Wired::new(config, args.state.clone(), args.manifest_root.clone());
             Source::Wired(Arc::new(wired))
         }
+    }))
+}
+
+async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
+    let (cancel, mut hangups) = (cancelled_by_signals()?, signal(SignalKind::hangup())?);
+    let Some(source) = source(args, config, &cancel).await? else {
+        return Ok(End::Over(ExitCode::SUCCESS));
     };
     if let Err(error) = check_doors(args, &source) {
         out::note(&format!("error: {error}"));

@@ -173,7 +173,7 @@ fn killed(rounds: u64) {
         assert!(text(&done.get_output().stdout).contains("are back"));
     }
     check(&agent, &acknowledged, rounds);
-    println!(
+    eprintln!(
         "{rounds} kills, {} acknowledged of {n} requests",
         acknowledged.len()
     );

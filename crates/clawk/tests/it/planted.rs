@@ -380,7 +380,7 @@ fn measured(turns: usize, embedding: bool, ask_in: &str) -> usize {
         if shown.contains(word) {
             found.push(*word);
         } else {
-            println!("not in the prompt: {word} ({question})");
+            eprintln!("not in the prompt: {word} ({question})");
         }
     }
     // Every fortieth prompt of the past is built again, byte for byte: the verb compares the digest, and fails where it differs.
@@ -390,7 +390,7 @@ fn measured(turns: usize, embedding: bool, ask_in: &str) -> usize {
     assert!(server.end().success());
     let verified = agent.clawk(["trace", "verify"]).assert().success();
     assert!(!text(&verified.get_output().stdout).is_empty());
-    println!(
+    eprintln!(
         "{turns} turns, embedding {embedding}, asked in `{ask_in}`: {} of {} facts are in the prompt",
         found.len(),
         FACTS.len()

@@ -44,6 +44,7 @@ async fn an_effect_waits_while_its_host_is_not_heard_and_begins_when_it_holds_th
     // The bus gives it to this host again.
     let waiting = {
         let claims = Arc::clone(&claims);
+        #[expect(clippy::disallowed_methods, reason = "awaited below")]
         tokio::spawn(async move { claims.fresh(&task()).await.is_ok() })
     };
     tokio::task::yield_now().await;

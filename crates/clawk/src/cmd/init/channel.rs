@@ -93,6 +93,7 @@ impl Kind {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each platform")]
     const fn needs(self) -> Needs {
         let plain = Needs {
             transport: "websocket",

@@ -81,17 +81,20 @@ fn strings(value: &Value, found: &mut Vec<String>) {
     }
 }
 
+/// A content, and the session that names it first.
+type Copy = (SessionId, Digest);
+
 /// Every content of the journal that holds one of these texts, or a summary of a conversation that was made from it; by the first
 /// session that names it.
 ///
 /// Besides, all the texts that were sought.
-pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<(Vec<(SessionId, Digest)>, Vec<String>)> {
+pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<(Vec<Copy>, Vec<String>)> {
     let mut wanted: Vec<String> = texts
         .iter()
         .filter(|text| !text.trim().is_empty())
         .cloned()
         .collect();
-    let mut found: Vec<(SessionId, Digest)> = Vec::new();
+    let mut found: Vec<Copy> = Vec::new();
     let mut done = 0;
     // What a summary says is sought as well, and so on.
     while done < wanted.len() {

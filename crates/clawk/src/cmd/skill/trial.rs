@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clawk_kernel::kind;
 use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::{Door, Question};
 use clawk_manifest::Manifest;
 use clawk_proto::content::ContentBlock;
@@ -17,7 +18,6 @@ use clawk_proto::method::{CallContext, ToolCallParams, ToolCallResult};
 use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
-use uuid::Uuid;
 
 use crate::compose;
 use crate::config::Outside;
@@ -111,7 +111,7 @@ pub(super) async fn run(
     let session = agent.kernel.open(Door::Cli).await?;
     let id = session.id;
     let context = CallContext {
-        request_id: RequestId::from(Uuid::now_v7()),
+        request_id: RequestId::from(SystemClock::default().uuid()),
         identity: agent.manifest.identity.name.clone(),
         sandbox: None,
         policy: None,
@@ -144,7 +144,7 @@ pub(super) async fn run(
         trial.dry_run,
     );
     show(&report, format)?;
-    Ok(match report["ok"] == true {
+    Ok(match report.get("ok") == Some(&Value::Bool(true)) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
@@ -183,6 +183,11 @@ async fn answer(agent: &compose::Agent, question: &Question, dry: bool) {
     }
 }
 
+/// A member's text; empty where there is none.
+fn member<'v>(value: &'v Value, key: &str) -> &'v str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
 /// The calls of the run, and what the skill took.
 async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Result<(Vec<Value>, Value)> {
     let kinds = &[
@@ -204,27 +209,27 @@ async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Resul
     let (mut calls, mut took) = (Vec::new(), Value::Null);
     for event in &events {
         let payload = read(event)?;
-        let tool = payload["action_id"].as_str().unwrap_or_default();
+        let tool = member(&payload, "action_id");
         let outcome = match event.kind.as_str() {
-            kind::SKILL_FINISHED if payload["skill"] == skill => {
+            kind::SKILL_FINISHED if member(&payload, "skill") == skill => {
                 took = payload;
                 continue;
             }
             kind::ACTION_EXECUTED
-                if payload["mechanisms"]
-                    .to_string()
-                    .contains(clawk_kernel::PREDICTED) =>
+                if payload
+                    .get("mechanisms")
+                    .is_some_and(|used| used.to_string().contains(clawk_kernel::PREDICTED)) =>
             {
                 "predicted"
             }
-            kind::ACTION_EXECUTED if payload["is_error"] == true => "failed",
+            kind::ACTION_EXECUTED if payload.get("is_error") == Some(&Value::Bool(true)) => "failed",
             kind::ACTION_EXECUTED => "ran",
             kind::ACTION_FAILED => "failed",
             kind::ACTION_DENIED => "refused",
             _ => continue,
         };
         if tool != name_of(skill) {
-            calls.push(json!({"tool": tool, "outcome": outcome, "reason": payload["reason"]}));
+            calls.push(json!({"tool": tool, "outcome": outcome, "reason": payload.get("reason")}));
         }
     }
     Ok((calls, took))
@@ -259,17 +264,22 @@ fn report(
 
 fn show(report: &Value, format: Format) -> Result<()> {
     if format == Format::Json {
-        return Ok(out::json(report)?);
+        return out::json(report).map_err(Into::into);
     }
     let paint = Paint::stdout();
-    let text = |key: &str| out::harmless(report[key].as_str().unwrap_or_default()).to_string();
-    let word = match report["ok"] == true {
+    let text = |key: &str| out::harmless(member(report, key)).to_string();
+    let word = match report.get("ok") == Some(&Value::Bool(true)) {
         true => paint.green("ok   "),
         false => paint.red("fails"),
     };
     out::line(&format!("{word} {}", text("name")))?;
-    for call in report["calls"].as_array().into_iter().flatten() {
-        let of = |key: &str| out::harmless(call[key].as_str().unwrap_or_default()).to_string();
+    for call in report
+        .get("calls")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let of = |key: &str| out::harmless(member(call, key)).to_string();
         out::line(&format!(
             "      {:9} {} {}",
             of("outcome"),
@@ -277,11 +287,12 @@ fn show(report: &Value, format: Format) -> Result<()> {
             paint.dim(&of("reason"))
         ))?;
     }
-    let took = &report["took"];
-    if took.is_object() {
-        let number =
-            |of: &Value, key: &str| of[key].as_u64().map_or_else(|| "-".to_owned(), |n| n.to_string());
-        let said = &took["estimates"];
+    if let Some(took) = report.get("took").filter(|took| took.is_object()) {
+        let number = |of: &Value, key: &str| {
+            let number = of.get(key).and_then(Value::as_u64);
+            number.map_or_else(|| "-".to_owned(), |n| n.to_string())
+        };
+        let said = took.get("estimates").unwrap_or(&Value::Null);
         out::line(&format!(
             "      took {} tokens (estimated {}), {} calls (estimated {})",
             number(took, "tokens"),
@@ -290,10 +301,10 @@ fn show(report: &Value, format: Format) -> Result<()> {
             number(said, "calls")
         ))?;
     }
-    match (&report["fault"], &report["result"]) {
-        (Value::String(fault), _) => out::line(&format!("      {}", out::harmless(fault)))?,
-        (_, Value::Null) => out::line(&text("answer"))?,
-        (_, result) => out::line(&out::harmless(&result.to_string()))?,
+    match (report.get("fault"), report.get("result")) {
+        (Some(Value::String(fault)), _) => out::line(&format!("      {}", out::harmless(fault)))?,
+        (_, Some(Value::Null) | None) => out::line(&text("answer"))?,
+        (_, Some(result)) => out::line(&out::harmless(&result.to_string()))?,
     }
     out::line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
     Ok(())
