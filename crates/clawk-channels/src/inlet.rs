@@ -1,5 +1,7 @@
 //! The way in, the same for every platform (C1 to C4, C8, C10): who is let in, what is a repetition, what is too long or too much;
 //! then it is durable, and the platform may be told so.
+//!
+//! Long because a message passes one gate after the other, in one order for all platforms, and is read downward.
 
 mod shown;
 

@@ -1,4 +1,6 @@
 //! All channels of an agent: each on its own, so that a bad one never stops the others (C12).
+//!
+//! Long because it is what others see of all channels: one handle with every order and question.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

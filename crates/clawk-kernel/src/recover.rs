@@ -1,4 +1,6 @@
 //! After a crash: what the journal says was going on, folded by the same machine that ran it (promise 4).
+//!
+//! Long because it is one fold over every event that a turn writes.
 
 mod lost;
 

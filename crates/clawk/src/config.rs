@@ -1,5 +1,7 @@
 //! `clawk.toml`: what is local to this machine (DESIGN §5). Each crate owns the type of its section; here they are
 //! composed, found and read.
+//!
+//! Long because it has every table of the file, each once.
 
 mod doors;
 mod egress;

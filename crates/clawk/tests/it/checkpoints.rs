@@ -25,7 +25,7 @@ fn script() -> String {
     let orders = |names: &str| {
         let steps = ["one", "two", "three", "four", "five", "six"];
         let steps =
-            steps.map(|id| format!("      - call: [{{ name: order, arguments: {{ id: {names}-{id} }} }}]\n"));
+            steps.map(|id| format!("      - call: [{{ name: order, arguments: {{ id: {names}-{id} }} }}]\n        fault: {{ delay_ms: 80 }}\n"));
         steps.concat()
     };
     format!(

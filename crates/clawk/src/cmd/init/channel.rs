@@ -19,6 +19,7 @@ const NAME: &str = "chat";
 
 /// Flags of `clawk init` about a channel.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(super) struct Args {
     /// Connect the agent to a platform, and check its token there
     #[arg(long, value_enum, value_name = "TYPE")]
