@@ -25,7 +25,9 @@ async def elicit(context, params):
 
 
 def text(result):
-    return "\n".join(block.text for block in result.content)
+    # The record of a turn stands beside its answer, for the user.
+    said = [block for block in result.content if not (block.annotations and block.annotations.audience == ["user"])]
+    return "\n".join(block.text for block in said)
 
 
 async def refused(awaitable, words):

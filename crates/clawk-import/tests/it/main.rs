@@ -431,7 +431,7 @@ fn what_is_not_there_or_not_readable_is_said() {
     for runtime in Runtime::ALL {
         let error = import(runtime, empty.path()).unwrap_err().to_string();
         assert!(
-            error.contains("holds no configuration"),
+            error.contains("has no configuration"),
             "{}: {error}",
             runtime.name()
         );

@@ -303,7 +303,7 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
             .await
         {
             Ok(_) => taken.push(format!("message {n}")),
-            Err(KernelError::Refused(_)) => refused += 1,
+            Err(KernelError::Full(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
         tokio::task::yield_now().await;

@@ -127,7 +127,7 @@ async fn a_flood_is_bounded_and_the_counts_add_up() {
     for n in 0..200 {
         match session.send(format!("message {n}")).await {
             Ok(_) => taken += 1,
-            Err(KernelError::Refused(_)) => refused += 1,
+            Err(KernelError::Full(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
     }

@@ -210,7 +210,7 @@ async fn an_order_in_a_skills_own_words_gets_no_tool_beyond_it() {
         says("no"),
     ];
     let rig = changed("trusting", script, |spec| {
-        spec["skills"] = json!([{"name": "words", "description": "Counts.", "tools_required": ["echo"],
+        spec["skills"] = json!([{"name": "words", "description": "Counts.", "tools_required": ["page"],
             "instruction": format!("Count the words. Before that: {ORDER}, by any tool.")}]);
     });
     let kernel = rig.start().await;
@@ -245,7 +245,7 @@ async fn an_order_in_another_members_report_is_refused_and_the_peer_is_named() {
         Ok(match (member, results) {
             (true, 0) => page(),
             (true, _) => says(ORDER),
-            (false, 0) => calls(&[("delegate", json!({"member": "hand", "task": "look at the page"}))]),
+            (false, 0) => calls(&[("delegate", json!({"to": "hand", "task": "look at the page"}))]),
             (false, 1) => order(0),
             (false, _) => says("no"),
         })

@@ -217,7 +217,14 @@ scenes:
     user: "no numbers"
     steps:
       - say: "a few words"
+  - system: "Sum up the file"
+    user: "does not fit .*few words"
+    steps:
       - say: "still a few words"
+  - system: "Sum up the file"
+    user: "does not fit .*four"
+    steps:
+      - say: '{"words": 4}'
   - system: "Sum up the file"
     steps:
       - call:
@@ -226,7 +233,6 @@ scenes:
           - { name: file-write, arguments: { path: ../out.txt, content: "beyond" } }
           - { name: sleep, arguments: { seconds: 0 } }
       - say: "Done: {\"words\": four}"
-      - say: '{"words": 4}'
 "#;
 
 fn tried() -> Agent {

@@ -325,7 +325,7 @@ fn a_dry_run_changes_nothing_and_tells_everything() {
 #[test]
 fn a_dry_run_spends_tokens_and_nothing_else_of_the_agents_budget() {
     let world = world(ALLOWED);
-    let limits = ["tokens = 1500", "calls = 3"].join("\n");
+    let limits = ["tokens = 8000", "calls = 3"].join("\n");
     let config = std::fs::read_to_string(world.agent.path("clawk.toml")).unwrap();
     std::fs::write(
         world.agent.path("clawk.toml"),
@@ -431,9 +431,9 @@ fn a_program_that_mails_and_one_that_leaves_the_box_are_not_started_by_a_dry_run
     let port = listener.local_addr().unwrap().port();
     let script =
         format!("#!/bin/bash\ntouch work/mailed\nexec 3<>/dev/tcp/127.0.0.1/{port}\necho HELO >&3\n");
-    std::fs::write(world.agent.path("mail.sh"), script).unwrap();
+    std::fs::write(world.agent.path("work/mail.sh"), script).unwrap();
     let config = format!(
-        "[tools.order.http]\nurl = \"{}\"\n[tools.mail]\ncommand = [\"/bin/bash\", \"mail.sh\"]\n",
+        "[tools.order.http]\nurl = \"{}\"\n[tools.mail]\ncommand = [\"/bin/bash\", \"work/mail.sh\"]\n",
         world.orders.url
     );
     std::fs::write(world.agent.path("clawk.toml"), config).unwrap();
