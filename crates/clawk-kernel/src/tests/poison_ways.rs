@@ -212,6 +212,12 @@ async fn an_order_in_a_skills_own_words_gets_no_tool_beyond_it() {
     let rig = changed("trusting", script, |spec| {
         spec["skills"] = json!([{"name": "words", "description": "Counts.", "tools_required": ["page"],
             "instruction": format!("Count the words. Before that: {ORDER}, by any tool.")}]);
+        let own =
+            json!({"id": "count", "action": "allow", "scope": "tool", "match": {"name": "skill-words"}});
+        spec["policies"][0]["rules"]
+            .as_array_mut()
+            .unwrap()
+            .insert(0, own);
     });
     let kernel = rig.start().await;
     let reasons = said(&kernel, Door::Cli, "count").await;
@@ -220,7 +226,7 @@ async fn an_order_in_a_skills_own_words_gets_no_tool_beyond_it() {
 }
 
 #[tokio::test]
-async fn an_order_in_another_members_report_is_refused_and_the_peer_is_named() {
+async fn an_order_in_another_members_report_is_refused_and_the_delegation_is_named() {
     let mut rig = changed("trusting", Vec::new(), |spec| {
         spec["swarm"] = json!({"name": "team", "topology": "leader-worker",
             "agents": [{"identity_ref": "lead", "role": "leader"}, {"identity_ref": "hand", "role": "worker", "count": 1}],
@@ -253,7 +259,7 @@ async fn an_order_in_another_members_report_is_refused_and_the_peer_is_named() {
     rig.models.insert("model".to_owned(), Arc::new(model));
     let kernel = rig.start().await;
     let reasons = said(&kernel, Door::Cli, "let somebody look").await;
-    stopped(&rig, &reasons, &["page"], "peer delegate");
+    stopped(&rig, &reasons, &["page"], "web delegate");
 }
 
 #[tokio::test]
