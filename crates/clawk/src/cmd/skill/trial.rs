@@ -264,7 +264,7 @@ fn report(
 
 fn show(report: &Value, format: Format) -> Result<()> {
     if format == Format::Json {
-        return out::json(report).map_err(Into::into);
+        return out::json(report);
     }
     let paint = Paint::stdout();
     let text = |key: &str| out::harmless(member(report, key)).to_string();
