@@ -1,6 +1,8 @@
 //! `kill -9` in the middle of storing, compacting, expiring and summarising, against the real program: what was acknowledged is
 //! there, and nothing is there twice.
 
+#![expect(clippy::print_stderr, reason = "numbers for whoever runs it by hand")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! What an agent still knows after 2,000 turns: planted facts, asked for in other words. A measurement, not a promise: it prints
 //! its numbers, and fails only where a prompt can't be built again or nothing at all is found.
 
+#![expect(clippy::print_stderr, reason = "numbers for whoever runs it by hand")]
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
