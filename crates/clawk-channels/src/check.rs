@@ -74,7 +74,7 @@ impl Finding {
 }
 
 /// Asks the platforms of all these channels at once; each answer is waited for 5 seconds. Channels without a platform that can be asked
-/// give nothing. `nonce` is 32 hexadecimal digits that nobody knows.
+/// give nothing. `nonce` is 32 random hexadecimal digits.
 pub async fn check(
     channels: &[(&Channel, &ChannelConfig)],
     secrets: &Resolver,
@@ -389,6 +389,14 @@ async fn webhook(
         });
     };
     let secret = secrets.resolve(&channel.auth.secret_ref).ok()?; // silent-ok: said by the check of the token
+    if !proves(&secret) {
+        return Some(Finding::new(
+            WEBHOOK,
+            Grade::Warn,
+            "not asked: the secret has fewer than 32 characters, and an answer made of it could be guessed back",
+            "make a longer one, for example with `openssl rand -hex 32`",
+        ));
+    }
     let wanted = proof(&secret, &channel.name, nonce);
     let cure = "start the agent with `--listen`, and check that the public address (tunnel, proxy, DNS, certificate) leads to it";
     let asked = async {
@@ -427,6 +435,14 @@ async fn webhook(
     })
 }
 
+/// Characters of a secret that proofs are made of: anybody may ask for a proof, and guess at a shorter secret with it.
+const LEAST_CHARS: usize = 32;
+
+/// A proof made of this secret gives nothing away.
+fn proves(secret: &Secret) -> bool {
+    secret.expose().trim().chars().count() >= LEAST_CHARS
+}
+
 /// What only somebody with the secret makes of a nonce. Nothing that a platform signs looks like it.
 fn proof(secret: &Secret, channel: &str, nonce: &str) -> String {
     let key = secret.expose().trim().as_bytes();
@@ -450,7 +466,7 @@ pub(crate) fn answer(
     }
     Some(HookReply::json(
         200,
-        &json!({"proof": proof(secret?, channel, nonce)}),
+        &json!({"proof": proof(secret.filter(|secret| proves(secret))?, channel, nonce)}),
     ))
 }
 
@@ -475,7 +491,7 @@ mod tests {
 
     #[test]
     fn only_a_nonce_of_the_right_form_is_answered_and_only_with_the_secret() {
-        let secret = Secret::new("T", "s3cret");
+        let secret = Secret::new("T", "s3cret-of-more-than-32-characters-in-all");
         let nonce = "0123456789abcdef0123456789abcdef";
         let ask = |method: &Method, query: &str| answer(method, query, "chat", Some(&secret));
         let query = format!("clawk-doctor={nonce}");
@@ -487,5 +503,10 @@ mod tests {
         assert!(ask(&Method::GET, "clawk-doctor=short").is_none());
         assert!(ask(&Method::GET, &format!("{query}&x=1")).is_none());
         assert!(answer(&Method::GET, &query, "chat", None).is_none());
+        let short = Secret::new("T", "a-secret-that-can-be-guessed");
+        assert!(
+            answer(&Method::GET, &query, "chat", Some(&short)).is_none(),
+            "a short one could be guessed"
+        );
     }
 }

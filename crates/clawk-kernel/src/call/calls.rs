@@ -85,7 +85,7 @@ pub(crate) struct Calls {
     pub(crate) suggestions: Option<PathBuf>,
     /// Audit records are being delivered where policies want them.
     pub(crate) audit_writable: Arc<AtomicBool>,
-    /// Who judges answers before they leave; none: nobody does.
+    /// Who judges answers before they leave; `None`: answers leave unjudged.
     pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub(crate) shown: Shown,
