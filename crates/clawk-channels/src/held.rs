@@ -1,8 +1,9 @@
 //! Answers that a platform's own rules forbid until the person writes again (C5): they are dead letters that say so, and are taken
 //! up when the person does.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
 
@@ -15,13 +16,65 @@ const READ: usize = 100_000;
 /// Conversations that are remembered.
 const REMEMBERED: usize = 10_000;
 
-/// The conversations in which something waits.
+/// How often, and how long apart, a dead letter is looked for that is not on the record yet.
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// The conversations in which something waits for the person.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<HashSet<String>>);
+pub(crate) struct Held(Mutex<Conversations>);
+
+#[derive(Debug, Default)]
+struct Conversations {
+    waiting: HashSet<String>,
+    /// An attempt is under way in these; `true`: the person wrote since it began. The kernel makes one at a time in each.
+    under_way: HashMap<String, bool>,
+}
+
+/// One attempt to send. It must begin before what the attempt rests on (the person's last message, say) is read.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a> {
+    held: &'a Held,
+    conversation: &'a str,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.held.lock().under_way.remove(self.conversation);
+    }
+}
+
+impl Attempt<'_> {
+    /// The platform forbids it now. If the person wrote meanwhile, it may be allowed already, so it is tried again.
+    pub(crate) fn forbidden(self, why: &str) -> Delivery {
+        let mut all = self.held.lock();
+        if all.under_way.get(self.conversation) == Some(&true) {
+            return Delivery::Retry {
+                after_ms: Some(0),
+                reason: format!("the person wrote while it was sent: {why}"),
+            };
+        }
+        if all.waiting.len() < REMEMBERED {
+            all.waiting.insert(self.conversation.to_owned());
+        }
+        drop(all);
+        Delivery::Failed {
+            reason: format!("{WAITS}{why}"),
+        }
+    }
+}
 
 impl Held {
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn lock(&self) -> MutexGuard<'_, Conversations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn attempt<'a>(&'a self, conversation: &'a str) -> Attempt<'a> {
+        self.lock().under_way.insert(conversation.to_owned(), false);
+        Attempt {
+            held: self,
+            conversation,
+        }
     }
 
     /// What waited when the agent ended.
@@ -34,38 +87,45 @@ impl Held {
                         && row.owed.channel == *name
                         && row.reason.as_deref().is_some_and(|why| why.starts_with(WAITS))
                 });
-                self.lock().extend(waiting.map(|row| row.owed.conversation));
+                self.lock()
+                    .waiting
+                    .extend(waiting.map(|row| row.owed.conversation));
             }
             Err(error) => tracing::warn!(%error, "the outbox can't be read"),
         }
     }
 
-    /// The platform forbids it now.
-    pub(crate) fn delivery(&self, conversation: &str, why: &str) -> Delivery {
-        let mut held = self.lock();
-        if held.len() < REMEMBERED {
-            held.insert(conversation.to_owned());
+    /// `true`: something waited for this person.
+    fn wrote(&self, conversation: &str) -> bool {
+        let mut all = self.lock();
+        if let Some(wrote) = all.under_way.get_mut(conversation) {
+            *wrote = true;
         }
-        Delivery::Failed {
-            reason: format!("{WAITS}{why}"),
-        }
+        all.waiting.remove(conversation)
     }
 
     /// The person wrote: what waited is owed again.
     pub(crate) async fn release(&self, inlet: &Inlet, conversation: &str) {
-        if !self.lock().remove(conversation) {
+        if !self.wrote(conversation) {
             return;
         }
-        let rows = match inlet.kernel().outbox(READ).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                tracing::warn!(%error, "the outbox can't be read");
-                self.lock().insert(conversation.to_owned());
-                return;
+        for _ in 0..LOOKS {
+            match self.owed_again(inlet, conversation).await {
+                Ok(true) => return,
+                // It failed a moment ago, and the kernel has not written that down yet.
+                Ok(false) => tokio::time::sleep(BETWEEN_LOOKS).await,
+                Err(error) => {
+                    tracing::warn!(%error, "the outbox can't be read");
+                    break;
+                }
             }
-        };
+        }
+        self.lock().waiting.insert(conversation.to_owned());
+    }
+
+    async fn owed_again(&self, inlet: &Inlet, conversation: &str) -> Result<bool, clawk_kernel::KernelError> {
         let (name, mut found) = (&inlet.channel().name, false);
-        for row in rows {
+        for row in inlet.kernel().outbox(READ).await? {
             let waits = row.dead && row.reason.as_deref().is_some_and(|why| why.starts_with(WAITS));
             if waits && row.owed.channel == *name && row.owed.conversation == conversation {
                 found = true;
@@ -75,9 +135,34 @@ impl Held {
                 }
             }
         }
-        if !found {
-            // Its attempt may not be on the record yet: the next message looks again.
-            self.lock().insert(conversation.to_owned());
-        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::ports::Delivery;
+
+    use super::Held;
+
+    #[test]
+    fn what_is_forbidden_waits_unless_the_person_wrote_since_the_attempt_began() {
+        let held = Held::default();
+        let forbidden = |held: &Held| held.attempt("ann").forbidden("too old");
+        assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
+        assert!(held.wrote("ann"), "it waited");
+        assert!(!held.wrote("ann"));
+
+        let attempt = held.attempt("ann");
+        assert!(!held.wrote("ann"), "nothing waits yet");
+        assert!(matches!(attempt.forbidden("too old"), Delivery::Retry { .. }));
+        assert!(!held.wrote("ann"));
+        // That she wrote then is no word about a later attempt.
+        assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
+
+        let attempt = held.attempt("ann");
+        assert!(held.wrote("ann"));
+        drop(attempt);
+        assert!(held.lock().under_way.is_empty());
     }
 }

@@ -338,15 +338,16 @@ impl Qq {
             attachments,
             remembered_days: None,
         };
-        if !inlet.message(incoming).await.settled() {
-            return false;
-        }
+        // Before it is accepted: its answer, which must name it, may be sent the moment after.
         {
             let mut place = self.place();
             if place.last.len() >= REMEMBERED && !place.last.contains_key(&conversation) {
                 place.last.pop_first();
             }
             place.last.insert(conversation.clone(), message.id);
+        }
+        if !inlet.message(incoming).await.settled() {
+            return false;
         }
         if self.env.is_none() {
             self.save(inlet);
@@ -366,12 +367,11 @@ impl Qq {
     }
 
     async fn deliver(&self, out: &Out) -> Delivery {
+        let attempt = self.held.attempt(&out.conversation);
         let last = self.place().last.get(&out.conversation).cloned();
         let first = out.reply_to.clone().or_else(|| last.clone());
         let Some(first) = first else {
-            return self
-                .held
-                .delivery(&out.conversation, "the platform takes answers only");
+            return attempt.forbidden("the platform takes answers only");
         };
         let mut answer = match self.attempt(out, &first).await {
             Ok(answer) => answer,
@@ -389,10 +389,9 @@ impl Qq {
         let reason = said(&answer);
         match code(&answer) {
             REPEATED => Delivery::Delivered { platform_id: None },
-            held if HELD.contains(&held) => self.held.delivery(
-                &out.conversation,
-                "their last one is too old or was answered too often",
-            ),
+            held if HELD.contains(&held) => {
+                attempt.forbidden("their last one is too old or was answered too often")
+            }
             _ if stale(&answer) => self
                 .tokens
                 .lost

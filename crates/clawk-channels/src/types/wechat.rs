@@ -28,7 +28,7 @@ use crate::config::ChannelConfig;
 use crate::envelope::opened;
 use crate::form::Form;
 use crate::genuine::{fresh, hex, of_seconds, same};
-use crate::held::Held;
+use crate::held::{Attempt, Held};
 use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
@@ -155,7 +155,7 @@ impl Wechat {
         }
     }
 
-    fn outcome(&self, conversation: &str, answer: &Answer) -> Delivery {
+    fn outcome(&self, attempt: Attempt<'_>, answer: &Answer) -> Delivery {
         let reason = said(answer);
         let later = |ms: Option<u64>| Delivery::Retry {
             after_ms: answer.retry_after_ms().or(ms),
@@ -170,12 +170,8 @@ impl Wechat {
             -1 => later(None),
             45_009 => later(Some(DAILY_MS)),
             45_011 => later(Some(MINUTE_MS)),
-            45_015 => self
-                .held
-                .delivery(conversation, "the 48 hours after their last one are over"),
-            45_047 => self
-                .held
-                .delivery(conversation, "all the answers to their last one were used up"),
+            45_015 => attempt.forbidden("the 48 hours after their last one are over"),
+            45_047 => attempt.forbidden("all the answers to their last one were used up"),
             _ if answer.status.is_success() => Delivery::Failed { reason },
             _ => answer.delivery(None, false, &reason),
         }
@@ -186,8 +182,9 @@ impl Wechat {
         if let Some(body) = body.as_object_mut() {
             body.insert(kind.to_owned(), content);
         }
+        let attempt = self.held.attempt(conversation);
         match self.call("cgi-bin/message/custom/send", &body).await {
-            Ok(answer) => self.outcome(conversation, &answer),
+            Ok(answer) => self.outcome(attempt, &answer),
             Err(fault) => fault.delivery(),
         }
     }
@@ -382,6 +379,7 @@ impl Adapter for Wechat {
                 Err(reason) => return Fault::NotSent(reason).delivery(),
             };
             let path = format!("cgi-bin/media/upload?access_token={}&type=image", escaped(&token));
+            let attempt = self.held.attempt(&out.conversation);
             let answer = match self.api.upload(&path, form, &[]).await {
                 Ok(answer) => answer,
                 Err(fault) => return fault.not_uploaded(),
@@ -392,7 +390,7 @@ impl Adapter for Wechat {
                         .await
                 }
                 None if code(&answer) == 0 => answer.not_uploaded("it has no id"),
-                None => match self.outcome(&out.conversation, &answer) {
+                None => match self.outcome(attempt, &answer) {
                     Delivery::Unknown { reason } => Delivery::Retry {
                         after_ms: None,
                         reason,

@@ -25,7 +25,7 @@ use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::form::Form;
 use crate::genuine::{same, signed};
-use crate::held::Held;
+use crate::held::{Attempt, Held};
 use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
@@ -356,15 +356,16 @@ impl Whatsapp {
             }
         }
         let path = format!("{}/messages", escaped(&self.number));
+        let attempt = self.held.attempt(&out.conversation);
         let answer = match self.api.post(&path, &body).await {
             Ok(answer) => answer,
             Err(fault) => return fault.delivery(),
         };
-        self.outcome(&out.conversation, &answer)
+        self.outcome(attempt, &answer)
     }
 
     /// What an answer means: the code counts, not the status.
-    fn outcome(&self, conversation: &str, answer: &Answer) -> Delivery {
+    fn outcome(&self, attempt: Attempt<'_>, answer: &Answer) -> Delivery {
         let (reason, after_ms) = (said(answer), answer.retry_after_ms());
         match code(answer) {
             Some(0 | 190) => self.lost.delivery("the platform refuses the access token"),
@@ -373,9 +374,7 @@ impl Whatsapp {
                 after_ms: after_ms.or(Some(NOT_SOON_MS)),
                 reason,
             },
-            Some(131_047) => self
-                .held
-                .delivery(conversation, "the 24 hours after their last one are over"),
+            Some(131_047) => attempt.forbidden("the 24 hours after their last one are over"),
             _ => answer.delivery(answer.text("/messages/0/id").map(str::to_owned), false, &reason),
         }
     }
@@ -466,12 +465,13 @@ impl Adapter for Whatsapp {
                 Err(reason) => return Fault::NotSent(reason).delivery(),
             };
             let path = format!("{}/media", escaped(&self.number));
+            let attempt = self.held.attempt(&out.conversation);
             let answer = match self.api.upload(&path, form, &[]).await {
                 Ok(answer) => answer,
                 Err(fault) => return fault.not_uploaded(),
             };
             let Some(id) = answer.text("/id").filter(|_| answer.status.is_success()) else {
-                return match self.outcome(&out.conversation, &answer) {
+                return match self.outcome(attempt, &answer) {
                     // The upload is not the message.
                     Delivery::Unknown { reason } => Delivery::Retry {
                         after_ms: None,
