@@ -79,7 +79,7 @@ mod world_model;
 
 pub use agent::Parts;
 pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
-pub use call::{Breadth, Held, Lasting, Reception, Reply};
+pub use call::{Breadth, Held, Lasting, Past, Reception, Reply};
 pub use carp::{Atlases, CarpError};
 pub use catalog::PREDICTED;
 pub use claims::{Claims, Judged, MARK};

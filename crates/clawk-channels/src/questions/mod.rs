@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::words::{first, id_of, parse, words};
+use self::words::{by, first, id_of, parse, told, words};
 use crate::adapter::{Adapter, Asking, Out, Press};
 use crate::outlet::dress;
 use crate::pairing::code;
@@ -365,10 +365,7 @@ impl Questions {
         });
         for asked in gone {
             let found = past.iter().rev().find(|past| past.request_id == asked.as_str());
-            let decision = found.map_or_else(
-                || "It waits no more.".to_owned(),
-                |past| format!("Decided: {}, by {} ({}).", past.answer, past.by, past.channel),
-            );
+            let decision = found.map_or_else(|| "It waits no more.".to_owned(), told);
             self.decided(&asked, &decision);
         }
     }
@@ -597,8 +594,7 @@ impl Questions {
         };
         match reception {
             Reception::Taken => {
-                let word = if yes { "Approved" } else { "Denied" };
-                let decision = format!("{word} by {sender} ({channel}).");
+                let decision = by(if yes { "Approved" } else { "Denied" }, sender, channel);
                 self.decided(&open.asked, &decision);
                 Pressed::Taken(decision)
             }

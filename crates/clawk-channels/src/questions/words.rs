@@ -1,7 +1,7 @@
 //! What a question says to a person, and what a typed answer means. Pure.
 
 use clawk_kernel::sheet::Offer;
-use clawk_kernel::{Question, Waiting};
+use clawk_kernel::{Past, Question, Waiting};
 use clawk_proto::{Digest, RequestId};
 
 use crate::adapter::Adapter;
@@ -89,6 +89,25 @@ fn fenced(text: &str) -> String {
     }
     let fence = "`".repeat(longest + 1);
     format!("{fence}\n{}\n{fence}", text.trim_end())
+}
+
+/// What a decision of the record is called. It reads as it does where it was made: whichever of both comes first is shown.
+pub(super) fn told(past: &Past) -> String {
+    let word = match past.answer.as_str() {
+        "approve" => "Approved",
+        "approve-for-session" => "Approved for the session",
+        "always" => "Always approved",
+        "deny" => "Denied",
+        "timeout-deny" => return "Denied: nobody answered in time.".to_owned(),
+        "timeout-allow" => return "Allowed: nobody answered in time.".to_owned(),
+        "cancelled" => return "It was cancelled.".to_owned(),
+        _ => return "It waits no more.".to_owned(),
+    };
+    by(word, &past.by, &past.channel)
+}
+
+pub(super) fn by(word: &str, person: &str, channel: &str) -> String {
+    format!("{word} by {person} ({channel}).")
 }
 
 #[cfg(test)]

@@ -198,11 +198,15 @@ pub(crate) fn config(fake: &dyn Fake) -> ChannelConfig {
 }
 
 /// Waits until something is so.
-pub(crate) async fn until<F: Future<Output = bool>>(so: impl Fn() -> F) {
-    let start = Instant::now();
-    while !so().await {
-        assert!(start.elapsed() < LONG, "it does not come");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+#[track_caller]
+pub(crate) fn until<F: Future<Output = bool>>(so: impl Fn() -> F) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = Instant::now();
+        while !so().await {
+            assert!(start.elapsed() < LONG, "it does not come: {caller}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }
 
