@@ -104,6 +104,55 @@ async fn a_quoted_a_hidden_or_a_foreign_approval_is_none() {
     }
 }
 
+#[tokio::test]
+async fn a_record_is_shown_to_an_admin_and_to_whose_message_it_was() {
+    const RECORD: &str = "Record of the last answer";
+    const NOT_YOURS: &str = "Only an admin, and whose message it was";
+    let mut seen = 0;
+    for fake in every().await.into_iter().filter(|fake| fake.has_groups()) {
+        let kind = fake.kind();
+        let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+        let said = |n: u32, person: u32, text: &str| Said {
+            mention: true,
+            ..say(&*fake, n, &fake.group(), &fake.id(person), text)
+        };
+        let told = |words: &'static str| {
+            fake.sent()
+                .iter()
+                .filter(|sent| sent.text.contains(words))
+                .count()
+        };
+        fake.says(&said(1, 2, "say hello")).await;
+        until(|| async { told("hello") == 1 }).await;
+        if fake.sent()[0].conversation != fake.group() {
+            // It answers in a thread, which is a conversation of its own.
+            stage.end().await;
+            continue;
+        }
+        seen += 1;
+        let details = |n: u32, person: u32| Said {
+            mention: false,
+            ..said(n, person, "/details")
+        };
+        fake.says(&details(2, 3)).await;
+        until(|| async { told(NOT_YOURS) == 1 }).await;
+        assert_eq!(told(RECORD), 0, "{kind}: {:?}", fake.sent());
+        fake.says(&details(3, 2)).await;
+        until(|| async { told(RECORD) == 1 }).await;
+        fake.says(&details(4, 1)).await;
+        until(|| async { told(RECORD) == 2 }).await;
+        assert_eq!(told(NOT_YOURS), 1, "{kind}");
+        assert_eq!(stage.rig.journal.inbox().len(), 1, "{kind}: it begins no turn");
+        let trace = serde_json::to_string(&stage.rig.journal.trace()).unwrap();
+        assert!(
+            trace.contains("sees a record"),
+            "{kind}: the refusal is on the record"
+        );
+        stage.end().await;
+    }
+    assert!(seen >= 3, "{seen} platforms");
+}
+
 async fn every() -> Vec<Arc<dyn Fake>> {
     vec![
         Arc::new(fakes::telegram::start().await),

@@ -148,3 +148,36 @@ async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_a
     assert_eq!(rig.journal.inbox().len(), 1);
     channels.close().await;
 }
+
+#[tokio::test]
+async fn a_schedule_has_no_more_rights_than_its_person_has_when_it_is_due() {
+    let rig = rig(&["boss"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (kernel, channels) = on(&rig, folder.path()).await;
+    says(&channels, "1", "say hi").await;
+    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    let at = rig.clock.now().plus_millis(60_000).to_string();
+    let create = wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
+    channels.schedule(session(&kernel), create).await.unwrap();
+    channels.close().await;
+    kernel.shutdown("test", 1_000).await;
+    // The person may only read by now.
+    let viewer = json!([{"name": "hooks", "type": "webhook", "transport": "webhook", "auth": {"secret_ref": "TOKEN"},
+        "access_control": {"mode": "role-based", "roles": [{"id": "boss", "role": "viewer"}]}}]);
+    let other = Rig {
+        manifest: parrot(viewer).manifest,
+        ..rig.clone()
+    };
+    let kernel = other.start().await;
+    let configs = BTreeMap::from([("hooks".to_owned(), serde_json::from_value(json!({})).unwrap())]);
+    let channels = start(&other, kernel, configs, &[("TOKEN", "secret")], folder.path()).await;
+    rig.clock.advance_ms(61_000);
+    until(|| async { runs(&rig, "started") + runs(&rig, "skipped") == 1 }).await;
+    let trace = rig.journal.trace();
+    let said = trace
+        .iter()
+        .filter(|event| event.event_type == "ckp.message.accepted");
+    let roles: Vec<&Value> = said.map(|event| &event.payload["role"]).skip(1).collect();
+    assert!(roles.iter().all(|role| **role == "viewer"), "{roles:?}");
+    channels.close().await;
+}

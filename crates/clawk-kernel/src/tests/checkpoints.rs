@@ -252,6 +252,33 @@ async fn a_checkpoint_that_others_wrote_resumes_nothing() {
     assert!(!asked.contains("forged words"), "{asked}");
 }
 
+#[test]
+fn a_checkpoint_counts_for_its_time_also_where_no_retention_has_taken_it_away() {
+    for (passed_ms, ends) in [(1_000, 4), (3_000, 2)] {
+        let rig = with(json!({"name": "tasks", "type": "checkpoint", "checkpoint": {"ttl": "2s"}}));
+        process(async {
+            let kernel = rig.start().await;
+            let session = kernel.open(crate::Door::Cli).await.unwrap();
+            session.send("go").await.unwrap();
+            while numbers(&rig).len() < 2 {
+                tokio::task::yield_now().await;
+            }
+        });
+        rig.clock.advance_ms(passed_ms);
+        process(async {
+            let kernel = rig.start().await;
+            settled_turns(&rig).await;
+            kernel.shutdown("the test is over", 1_000).await;
+        });
+        assert_eq!(numbers(&rig).len(), ends, "after {passed_ms} ms");
+        let failed = events(&rig, kind::ACTION_FAILED);
+        let unknown = failed
+            .iter()
+            .any(|event| event["action_id"] == "long" && event["error_code"] == "unknown");
+        assert_eq!(unknown, ends == 2, "after {passed_ms} ms: {failed:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_task_with_checkpoints_may_be_interrupted_as_often_as_it_gets_further() {
     for (store, ends) in [

@@ -1,5 +1,7 @@
 //! Several processes on one database.
 
+use clawk_postgres::{PgState, Serving};
+
 use super::*;
 
 /// Two writers of the same key, held at the same point until both wait: the first one wins, the second is told.
@@ -169,4 +171,29 @@ async fn pgvector_is_used_where_it_is_and_asked_for_by_name_where_it_must_be() {
     let names = |hits: &[Hit]| hits.iter().map(|hit| hit.entry.id.clone()).collect::<Vec<_>>();
     assert_eq!(names(&scanned.hits), names(&compared.hits));
     assert_eq!(names(&scanned.hits)[0], "0");
+}
+
+#[tokio::test]
+async fn who_lost_the_agents_lease_remembers_nothing_any_more() {
+    let server = Server::start();
+    let database = Database::new(options(&server), &Env::Process).unwrap();
+    let serving = Serving::new("hello", "a", 1);
+    let state = PgState::open(database, serving, None).await.unwrap();
+    let memory = memory(options(&server)).of_state(state.license());
+    let store = store(json!({"type": "conversation"}));
+    keep(&memory, &store, vec![new("mine", None, "mine")])
+        .await
+        .unwrap();
+    // Another host takes the lease while this one does not look.
+    let schema = options(&server).schema;
+    server.sql(&format!("UPDATE {schema}.leases SET epoch = epoch + 1"));
+    let refused = keep(&memory, &store, vec![new("late", None, "late")]).await;
+    assert!(
+        refused
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains("another host")),
+        "{refused:?}"
+    );
+    assert_eq!(ids(&memory, &store).await, ["mine"], "it may still be read");
+    state.close().await;
 }
