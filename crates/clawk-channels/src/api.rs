@@ -60,7 +60,7 @@ impl Fault {
         }
     }
 
-    /// What becomes of a file whose upload broke: nobody has seen anything.
+    /// The outcome for a file when the connection failed during its upload. Nothing was posted yet, so it is safe to try again.
     pub(crate) fn not_uploaded(self) -> Delivery {
         Delivery::Retry {
             after_ms: None,
@@ -232,7 +232,7 @@ impl Api {
 }
 
 impl Answer {
-    /// What becomes of a file whose upload did not succeed. The upload is not the message: nobody has seen anything.
+    /// The outcome for a file when the platform refused its upload. Nothing was posted yet, so it is safe to try again.
     pub(crate) fn not_uploaded(&self, why: &str) -> Delivery {
         let reason = shown(&format!("its upload: {} {why}", self.status.as_u16()));
         match self.status.as_u16() {

@@ -1,7 +1,7 @@
-//! The way in, the same for every platform (C1 to C4, C8, C10): who is let in, what is a repetition, what is too long or too much;
-//! then it is durable, and the platform may be told so.
+//! Takes messages in, the same way for every platform (C1 to C4, C8, C10). It finds duplicates, checks who may speak, and applies the
+//! limits of length and rate. Then it stores the message durably, and the adapter may acknowledge it.
 //!
-//! Long because a message passes one gate after the other, in one order for all platforms, and is read downward.
+//! Long because the checks of one message run in one order for all platforms, and are read from top to bottom.
 
 mod shown;
 
@@ -29,47 +29,47 @@ use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
 use crate::state::{Came, State, Status};
 
-/// How long a message beside the answers (a code, a refusal) may take, milliseconds. It is not tried again.
+/// How long sending a notice (a pairing code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
-/// Such messages on their way at a time, for each channel.
+/// How many such notices each channel sends at the same time.
 const ASIDES: usize = 16;
-/// Characters of a name from outside that are shown.
+/// How many characters of a platform's names are shown.
 const NAME_CHARS: usize = 100;
-/// How long a message waits for room in the agent before its platform is to bring it again, and how often it looks, milliseconds.
+/// How long a message waits for room in the mailbox before the platform is asked to send it again, and how often it checks, milliseconds.
 const ROOM_MS: u64 = 20_000;
 const ROOM_LOOK_MS: u64 = 50;
-/// Messages that answered a question of the agent and that are remembered, so that the platform's own retry is no message.
+/// How many answers to questions are remembered by their message id. If the platform sends one again, it does not become a message.
 const ANSWERS: usize = 1_000;
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
-    /// It is durable, and will be answered.
+    /// It is stored durably and will be answered.
     Accepted {
         /// Its id here.
         message: MessageId,
         /// Its conversation's session.
         session: SessionId,
-        /// It had been taken before.
+        /// It is a duplicate.
         duplicate: bool,
     },
-    /// It is not taken and never will be.
+    /// It was refused. Sending it again gives the same result.
     Refused(String),
     /// It is not for the agent, or it answered a question.
     Ignored,
-    /// It could not be kept now: the platform is not told that it may forget it.
+    /// It could not be stored now. It is not acknowledged, so the platform sends it again.
     Later(String),
 }
 
 impl Taken {
-    /// The platform may be told that it has been taken: it need not come again.
+    /// Whether the message may be acknowledged, so that the platform does not send it again.
     #[must_use]
     pub const fn settled(&self) -> bool {
         !matches!(self, Self::Later(_))
     }
 }
 
-/// One channel's way in; what its adapter is given.
+/// Takes in the messages of one channel. Each adapter gets its own.
 #[derive(Debug)]
 pub struct Inlet {
     channel: Channel,
@@ -86,7 +86,7 @@ pub struct Inlet {
     tasks: TaskTracker,
     /// Conversations that wait for an answer, where the platform shows that somebody writes.
     writing: Arc<Mutex<HashSet<String>>>,
-    /// Ids of messages that answered a question: they are in no inbox.
+    /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
     asides: Arc<tokio::sync::Semaphore>,
     connected: tokio::sync::Notify,
@@ -142,7 +142,7 @@ impl Inlet {
         }
     }
 
-    /// Whom asides are sent by.
+    /// The adapter that sends notices.
     pub(crate) fn set_adapter(&self, adapter: &Arc<dyn Adapter>) {
         let _first = self.adapter.set(Arc::downgrade(adapter)); // silent-ok: there is one
     }
@@ -157,7 +157,7 @@ impl Inlet {
         &self.channel
     }
 
-    /// What is local about it.
+    /// Its settings on this machine.
     #[must_use]
     pub const fn config(&self) -> &ChannelConfig {
         &self.config
@@ -195,23 +195,23 @@ impl Inlet {
         self.status.set(State::Degraded, Some(reason.into()));
     }
 
-    /// Where this adapter had read to.
+    /// The position up to which this adapter has read.
     ///
     /// # Errors
-    /// It can't be read: what it said is lost, and repetitions are found by their ids.
+    /// It can't be read. Messages may come again; they are recognised by their ids.
     pub fn cursor(&self) -> std::io::Result<Option<String>> {
         self.cursor.get()
     }
 
-    /// Keeps where it has read to, durably.
+    /// Stores the position up to which the adapter has read, durably.
     ///
     /// # Errors
-    /// It can't be written: after a restart, messages come again.
+    /// It can't be written. After a restart, messages may come again.
     pub fn set_cursor(&self, text: &str) -> std::io::Result<()> {
         self.cursor.set(text)
     }
 
-    /// Whether somebody is let in; gives no code.
+    /// Whether a person may speak here. Sends no pairing code.
     #[must_use]
     pub fn lets_in(&self, sender: &str) -> bool {
         self.gate.role(sender).is_some()
@@ -326,7 +326,7 @@ impl Inlet {
         taken
     }
 
-    /// Hands a message to the agent. Where too much waits there already, it waits for room, so that a flood is slowed and not lost.
+    /// Gives a message to the agent. If the mailbox is full, it waits for room first, so that a burst is slowed down and not lost.
     async fn submitted(&self, inbound: Inbound) -> Taken {
         let until = Instant::now() + Duration::from_millis(ROOM_MS);
         loop {
@@ -347,8 +347,8 @@ impl Inlet {
         }
     }
 
-    /// Takes what a schedule says in the name of the person whose conversation it is, with `most` as the role at most. Whoever is
-    /// not let in any more has no schedules.
+    /// Takes the message of a schedule, in the name of the person who made it. Its role is the lower one of `most` and of what the
+    /// person has now. It is refused if the person may not speak here any more.
     pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role) -> Taken {
         let Incoming {
             ids,
@@ -385,7 +385,7 @@ impl Inlet {
         }
     }
 
-    /// Whether one of these messages answered a question before; with `now`, they do from here on.
+    /// Whether one of these messages already answered a question. With `now`, they are remembered as answers from now on.
     fn has_answered(&self, ids: &[String], now: bool) -> bool {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if ids.iter().any(|id| answers.contains(id)) {
@@ -409,8 +409,8 @@ impl Inlet {
         self.questions.told(name, conversation, role, text)
     }
 
-    /// Tells what the last turn here did, call by call, to who may know it: an admin, and whose message it was (a viewer's turn does
-    /// nothing, and others' turns are not a viewer's to look into).
+    /// Answers `/details`: what the last turn did, call by call. Only an admin sees it, and the person whose message began the turn
+    /// unless that person is a viewer.
     async fn details(&self, incoming: &Incoming, sender: &str, role: Role) {
         let (name, place) = (&self.channel.name, &incoming.conversation);
         if !self.gate.admit_rate(sender, self.now()) {
@@ -449,7 +449,7 @@ impl Inlet {
         self.aside(place, text);
     }
 
-    /// The sender's role; or what becomes of the message of somebody who is not let in.
+    /// The sender's role, or the outcome for the message if the sender may not speak here.
     async fn let_in(&self, incoming: &Incoming, sender: &str) -> Result<Role, Taken> {
         match self.gate.judge(sender, incoming.direct, self.now()) {
             Verdict::In(role) => Ok(role),
@@ -485,7 +485,7 @@ impl Inlet {
         }
     }
 
-    /// Puts a refusal on the record; the text is nowhere. `told` goes to the sender.
+    /// Records a refusal, without the message's text. `told` is sent to the sender.
     async fn refuse(
         &self,
         incoming: &Incoming,
@@ -500,7 +500,7 @@ impl Inlet {
         Taken::Refused(reason.to_owned())
     }
 
-    /// Puts on the record that something was not taken, without its text. For what an adapter itself refuses: a mail of a machine.
+    /// Records that an adapter itself refused a message, without its text: for example an automatic mail.
     pub async fn refused(&self, conversation: &str, sender: &str, reason: &'static str) {
         self.record_refusal(conversation, sender, reason).await;
         self.status.came(self.now(), Came::Refused);
@@ -522,7 +522,7 @@ impl Inlet {
         }
     }
 
-    /// Somebody pressed a button. What they are told, where the platform can tell it beside the button.
+    /// Handles a pressed button. Returns what the person is told, for platforms that can show it next to the button.
     pub async fn press(&self, press: &Press) -> String {
         let role = self.gate.role(&press.sender);
         let pressed = self.questions.press(&self.channel.name, press, role).await;
@@ -552,7 +552,7 @@ impl Inlet {
         }
     }
 
-    /// Runs something beside the channel until it is done or the channel ends.
+    /// Runs a task in the background until it is done or the channel ends.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let over = self.over.clone();
         self.tasks.spawn(async move {
@@ -563,7 +563,7 @@ impl Inlet {
         });
     }
 
-    /// Sends a message beside the answers. It is not tried again.
+    /// Sends a notice. It is not tried again.
     pub(crate) fn aside(&self, conversation: &str, text: String) {
         let (Some(adapter), Ok(place)) = (self.adapter(), Arc::clone(&self.asides).try_acquire_owned())
         else {
@@ -609,8 +609,8 @@ impl Inlet {
     }
 }
 
-/// What becomes of a message that the agent did not keep: what is wrong with the message itself will be wrong again, and whoever
-/// brings it must not bring it for ever; everything else may be better soon.
+/// The outcome for a message that the agent did not store. A fault of the message itself is final, so that the platform does not send
+/// it again and again. Every other fault may pass, so the platform sends it again.
 fn unkept(error: KernelError) -> Taken {
     let told = error.to_string();
     match error {
@@ -629,7 +629,7 @@ fn unkept(error: KernelError) -> Taken {
     }
 }
 
-/// A name from outside, in one line, without what hides or turns text.
+/// A platform's name in one line, without invisible characters and without those that change the direction of text.
 pub(crate) fn harmless(name: &str) -> String {
     let plain = |c: char| {
         let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}');

@@ -1,5 +1,5 @@
-//! The way out, the same for every platform (C5, C6): an answer is dressed in the platform's markup, cut where it is too long, and
-//! sent piece by piece. The kernel's outbox decides when, and how often.
+//! Sends answers, the same way for every platform (C5, C6). An answer is written in the platform's markup, split where it is too long,
+//! and sent piece by piece. The kernel's outbox decides when it is sent, and how often.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -15,20 +15,20 @@ use crate::schedules::RUN;
 use crate::service::Lane;
 use crate::split::{length, split};
 
-/// What is said of an answer that may have been delivered before.
+/// The note on an answer that may have been delivered before.
 pub(crate) const REPEAT: &str = "(this may be a repeat)";
-/// Answers of which is remembered how many pieces the platform has.
+/// For how many answers the number of delivered pieces is remembered.
 const REMEMBERED: usize = 1_024;
 
-/// A channel's port.
+/// Delivers the answers of one channel.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     adapter: Arc<dyn Adapter>,
     inlet: Arc<Inlet>,
-    /// Where a trigger's answers go, and who brings them there.
+    /// Where a trigger's answers go, and the channel that delivers them.
     target: Option<(String, String)>,
     lanes: Arc<OnceLock<Weak<HashMap<String, Lane>>>>,
-    /// Answers of which the platform has some pieces.
+    /// Answers of which some pieces were delivered.
     begun: Mutex<HashMap<String, usize>>,
 }
 
@@ -55,7 +55,7 @@ impl Outlet {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A trigger's answer. The run has ended, even if the answer is never delivered.
+    /// Delivers a trigger's answer. The run has ended, even if the answer is never delivered.
     async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
             // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.
@@ -84,7 +84,7 @@ impl Outlet {
         lanes.get(channel)?.outlet.clone()
     }
 
-    /// Sends what the platform does not have yet of an answer, and the files with it.
+    /// Sends the pieces of an answer that the platform does not have yet, and its files.
     pub(crate) async fn send(
         &self,
         out: &Outgoing,
@@ -156,8 +156,8 @@ impl Outlet {
         Delivery::Delivered { platform_id }
     }
 
-    /// Sends one piece. `live`: the answer whose first piece it is, which may stand there already as it was written; `look`: the
-    /// platform may have the piece, and can say so.
+    /// Sends one piece. `live` is set for the first piece of an answer: if the answer was shown while it was being written, that message
+    /// is edited instead. With `look`, the platform is asked first whether it already has the piece.
     async fn piece(&self, piece: &Out, live: Option<MessageId>, look: bool) -> Delivery {
         if look && let Found::Yes(platform_id) = self.adapter.sent_before(piece).await {
             return Delivery::Delivered { platform_id };
@@ -189,7 +189,7 @@ impl Outlet {
         self.adapter.send(piece).await
     }
 
-    /// Sends files as messages of their own. When one is not sent, it is told what came before it: that is not sent again.
+    /// Sends each file as a message. If one fails, the pieces and files before it are remembered and not sent again.
     async fn beside(
         &self,
         out: &Outgoing,
@@ -267,7 +267,7 @@ impl Deliver for Outlet {
     }
 }
 
-/// Markdown in pieces that each fit the platform once they are dressed.
+/// Splits Markdown into pieces that each fit the platform's limit in the platform's own markup.
 pub(crate) fn pieces(text: &str, abilities: Abilities) -> Vec<String> {
     let (max, unit) = abilities.limit;
     let pieces = split(text, &|piece| {
@@ -280,7 +280,7 @@ pub(crate) fn pieces(text: &str, abilities: Abilities) -> Vec<String> {
     }
 }
 
-/// Markdown in a platform's own markup.
+/// Converts Markdown to a platform's own markup.
 pub(crate) fn dress(text: &str, markup: Markup) -> String {
     match markup {
         Markup::Markdown => text.to_owned(),

@@ -1,4 +1,5 @@
-//! Files of platforms (C9): bytes at addresses that an API gave. The API's own host, and hosts of its vendor's behind the egress guard.
+//! Downloads and uploads files at addresses that a platform's API gave (C9). Only the API's own host and the vendor's domains are
+//! reached; the egress guard checks each address.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use clawk_secrets::Env;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
-/// Bytes of an answer to an upload.
+/// The largest answer to an upload, bytes.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// How long one file may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,7 +30,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// `base` is the API's address; `vendors` are domains of the vendor's.
+    /// `base` is the API's address; `vendors` are the vendor's domains.
     ///
     /// # Errors
     /// The address can't be read.

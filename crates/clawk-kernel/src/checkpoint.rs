@@ -345,7 +345,7 @@ pub(crate) async fn resume(
     }))
 }
 
-/// Retention may come a while after the checkpoint's time is over.
+/// Whether the checkpoint's `ttl` has not passed. Retention may remove an expired one only later.
 fn in_time(calls: &Calls, store: &Store, hit: &Hit) -> bool {
     let Some(ttl) = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl) else {
         return true;
@@ -358,7 +358,7 @@ fn in_time(calls: &Calls, store: &Store, hit: &Hit) -> bool {
     written.is_some_and(|at| at.is_ok_and(|at| at >= oldest))
 }
 
-/// A checkpoint that this kernel wrote in this session, and nobody else.
+/// Reads a checkpoint. `None` if it was not written by the kernel itself in this session.
 fn read(hit: &Hit, thread: Thread) -> Option<Checkpoint> {
     let own = hit.mark.made_from.first().is_some_and(|first| first == MADE_FROM);
     if !own || hit.mark.session != thread.session.to_string() {

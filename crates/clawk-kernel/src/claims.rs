@@ -1,7 +1,7 @@
-//! `[claims]`: before an answer leaves, a model names the sentences of it that the record of its turn does not support.
+//! `[claims]`: before an answer is sent, a model names the sentences that the record of the turn does not support.
 //!
-//! The judge gets the record and the answer's sentences as data and gives numbers of sentences: no word of its own reaches anybody,
-//! and it decides nothing but where marks stand.
+//! The judge reads the record and the sentences as data and returns numbers of sentences. None of its own words reaches anybody. It
+//! decides only which sentences are marked.
 
 mod question;
 mod sentence;
@@ -21,9 +21,9 @@ use crate::watch::Notices;
 use question::Question;
 use sentence::Sentence;
 
-/// What stands behind a sentence that the record does not support.
+/// The mark behind a sentence that the record does not support.
 pub const MARK: &str = "(⚠ not in the record of this turn)";
-/// Sentences of one answer; a longer answer is not judged.
+/// The largest number of sentences; a longer answer is not judged.
 const MAX_SENTENCES: usize = 1_000;
 
 /// Why nothing was judged, for people and the record.
@@ -36,12 +36,12 @@ const CANCELLED: &str = "the turn was cancelled";
 const STOPPED: &str = "an operator's stop holds";
 const NO_RECORD: &str = "the record can't be read";
 
-/// Who judges answers, and how long that may take.
+/// The judge of answers and its time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     /// A provider of the manifest.
     pub judge: String,
-    /// How long the judgement of one answer may take, milliseconds; past it nothing is judged, and the record line says so.
+    /// How long the judgement of one answer may take, milliseconds. After that the answer is sent unjudged, and its record line says so.
     pub timeout_ms: u64,
 }
 
@@ -50,22 +50,22 @@ impl Claims {
     pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 }
 
-/// What was judged of an answer.
+/// The judgement of one answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Judged {
     /// The provider that judged.
     pub by: String,
     /// How many sentences the answer has.
     pub sentences: usize,
-    /// Where marks stand: bytes from the answer's beginning, growing.
+    /// The positions of the marks: byte offsets in the answer, ascending.
     pub marks: Vec<usize>,
-    /// Why nothing was judged; none: it was.
+    /// Why the answer was not judged; `None` if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
 impl Judged {
-    /// For the record line: what the verdict is, where there is something to say.
+    /// The judgement in words for the record line; `None` if no sentence is marked.
     pub(crate) fn words(&self) -> Option<String> {
         if let Some(why) = &self.failed {
             return Some(format!("nothing was judged: {why}."));
@@ -84,7 +84,7 @@ impl Judged {
         json!({"by": self.by, "sentences": self.sentences, "unsupported": self.marks.len(), "failed": self.failed})
     }
 
-    /// The answer with its marks. One that is a JSON value for a program stays as it is: the record says what was found.
+    /// The answer with its marks. A JSON value is for a program and is not changed; the record still lists what was found.
     pub(crate) fn marked(&self, answer: &str) -> String {
         if self.marks.is_empty() || is_json(answer) {
             return answer.to_owned();
@@ -110,14 +110,14 @@ fn is_json(answer: &str) -> bool {
         && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// What a judgement came to, and what is to be recorded of it with the end of the turn.
+/// A judgement, and the event that records it at the end of the turn.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) judged: Judged,
     pub(crate) draft: Draft,
 }
 
-/// Judges the answer that a turn is about to end with. `None`: no judge is set for it, or it says nothing.
+/// Judges the final answer of a turn. `None` if no judge is configured, or if the answer is empty.
 pub(crate) async fn judge(run: &Run<'_>, turn: &Turn, end: &End) -> Option<Verdict> {
     let claims = run.calls.claims.as_ref().filter(|_| run.judged)?;
     let answer = turn.said();
@@ -160,7 +160,7 @@ pub(crate) async fn judge(run: &Run<'_>, turn: &Turn, end: &End) -> Option<Verdi
     Some(Verdict { judged, draft })
 }
 
-/// Where marks stand; or why nothing was judged.
+/// The positions of the marks, or why the answer was not judged.
 async fn ask(
     run: &Run<'_>,
     claims: &Claims,

@@ -14,7 +14,7 @@ use crate::window::TimeWindow;
 /// Longest window of a limit: a year.
 const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
 
-/// Conditions of a policy. All keys must hold; of a list, one entry must hold. An absent key holds.
+/// The conditions under which a policy applies. Every key that is present must match. A list matches if one of its entries does.
 #[derive(Debug, Clone, Default)]
 pub struct Conditions {
     /// Bit per tier (bit 0: low); all bits when absent.

@@ -1,5 +1,5 @@
-//! Questions in the chat (C7): an approval or a plan goes to the conversation that caused it where its sender may answer, else to
-//! `[approvals] to`. An answer counts only from an admin, only where it was asked, only once.
+//! Questions in the chat (C7). A question about a call or a plan is asked in the conversation that caused it if the sender may answer
+//! it, else in `[approvals] to`. An answer counts once, only from an admin, and only where the question was asked.
 //!
 //! Long because asking, answering and showing the decision share one table of what is open.
 

@@ -390,7 +390,7 @@ impl Telegram {
         self.files.get(&url, HeaderMap::new(), max_bytes).await
     }
 
-    /// One file, as it is: a photo would be made smaller.
+    /// Sends a file as a document. As a photo, the platform would scale it down.
     async fn document(&self, out: &Out, file: &OutFile) -> Delivery {
         if file.data.len() > MAX_FILE {
             return Delivery::Failed {

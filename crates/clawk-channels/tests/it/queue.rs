@@ -1,4 +1,5 @@
-//! `queue` at a real Redis and a real NATS: acknowledged when durable, one run for each message, replies, poison, a restart.
+//! `queue` with a real Redis, NATS and RabbitMQ: a message is acknowledged when it is durable, and begins one run; replies, messages that
+//! can't be processed, restarts.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -19,7 +20,7 @@ use serde_json::json;
 
 use crate::suite::{LONG, parrot, start, until};
 
-/// What stands behind an answer of an agent that could have written, and did not.
+/// The record line of an answer for which no tool was called.
 const RECORD: &str = "\n\n_Record: no action was taken for this answer._";
 
 /// A broker, ended with the test.
@@ -72,7 +73,7 @@ fn broker(command: impl FnOnce(u16, &Path) -> Command) -> Broker {
     broker
 }
 
-/// A Redis of its own, its address, and a connection.
+/// A Redis server for this test, its address, and a connection.
 async fn redis() -> (Broker, String, redis::aio::MultiplexedConnection) {
     let server = broker(|port, folder| {
         let mut command = Command::new("redis-server");
@@ -322,10 +323,10 @@ async fn each_message_of_a_jetstream_subject_begins_one_run_and_is_answered_wher
     channels.close().await;
 }
 
-/// A RabbitMQ of its own, with everything below one folder; its own small network of names is on a port of its own, too.
+/// A RabbitMQ server for this test, with all its files in one folder and its Erlang port mapper on a free port.
 struct Rabbit {
     _broker: Broker,
-    /// The name server of Erlang, which would else go on as a daemon.
+    /// The Erlang port mapper; it would otherwise stay behind as a daemon.
     _names: Broker,
     port: u16,
 }
@@ -376,7 +377,7 @@ impl Rabbit {
         format!("amqp://guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// What a client that others wrote does.
+    /// What another AMQP client does.
     fn python(&self, script: &str) -> std::process::Output {
         let parts =
             std::env::var("CLAWK_PARTS").expect("CLAWK_PARTS names the folder of tests/parts/install.sh");
@@ -403,7 +404,7 @@ impl Rabbit {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Messages of a queue that nobody has, and that somebody has and did not acknowledge (by closing and looking again).
+    /// How many messages of a queue are ready, and how many are unacknowledged (by closing the consumer and counting again).
     fn ready(&self, queue: &str) -> u32 {
         self.says(&format!(
             "k = connection(); c = k.channel(); print(c.queue_declare('{queue}', passive=True).method.message_count); k.close()"

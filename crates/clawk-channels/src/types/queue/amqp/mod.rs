@@ -1,5 +1,5 @@
-//! RabbitMQ by AMQP 0-9-1: a consumer that acknowledges once a message is durable here, with as many messages at a time as there are
-//! places, and answers that are published with confirms. The protocol's few methods are in [`wire`].
+//! RabbitMQ over AMQP 0-9-1. The consumer acknowledges a message when it is stored durably here. The prefetch count is the number of
+//! runs that may go on at once. Answers are published with publisher confirms. The protocol's few methods are in [`wire`].
 
 mod wire;
 
@@ -22,16 +22,16 @@ use crate::adapter::{Ended, Out};
 use crate::api::shown;
 use crate::inlet::Inlet;
 
-/// How long connecting may take, milliseconds, and an answer of the broker.
+/// How long connecting and each answer of the broker may take, milliseconds.
 const CONNECT_MS: u64 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often both sides show that they live, seconds; silence for twice as long is a dead connection.
+/// The heartbeat interval of both sides, seconds. A connection that is silent for twice as long is closed.
 const HEARTBEAT_S: u16 = 20;
 /// The only channel of a connection.
 const CHANNEL: u16 = 1;
-/// The largest number of messages that the broker gives without an acknowledgement.
+/// The largest number of unacknowledged messages.
 const MAX_PREFETCH: usize = 1_000;
-/// The broker's word for a login that it refuses, a queue that is not there, a message that nobody takes.
+/// Reply codes of the broker: the login is refused, the queue does not exist, no queue is bound for a published message.
 const REFUSED: u16 = 403;
 const MISSING: u16 = 404;
 const NO_ROUTE: u16 = 312;
@@ -72,14 +72,14 @@ impl From<String> for Broken {
     }
 }
 
-/// A message of the broker with its tag on this connection.
+/// A message with its delivery tag on this connection.
 #[derive(Debug)]
 struct Delivered {
     tag: u64,
     redelivered: bool,
     properties: Properties,
     body: Vec<u8>,
-    /// Its body has more bytes than are kept.
+    /// Its body is larger than what is kept.
     large: bool,
 }
 
@@ -121,7 +121,7 @@ impl Connection {
         Ok(frame)
     }
 
-    /// Says something, and waits for the method that answers it.
+    /// Sends a method and waits for the one that answers it.
     async fn ask(&mut self, bytes: &[u8], wanted: Id) -> Result<Vec<u8>, Broken> {
         self.say(bytes).await?;
         self.wait_for(wanted).await
@@ -273,7 +273,7 @@ impl Rabbit {
         connection.ask(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
     }
 
-    /// The queue as it is; where there is none, a lasting one is made.
+    /// Uses the queue as it is declared; if it does not exist, declares a durable one.
     async fn declare(&self, connection: &mut Connection) -> Result<(), Broken> {
         let declare = |bits: u8| {
             Method::new(wire::DECLARE)
@@ -322,7 +322,7 @@ impl Rabbit {
         }
     }
 
-    /// Publishes an answer where the message's own reply address says, and waits until the broker has it.
+    /// Publishes an answer to the message's `reply-to` queue, and waits for the broker's confirmation.
     pub(super) async fn answer(&self, reply: &ReplyTo, out: &Out) -> Delivery {
         let mut connection = match self.connect().await {
             Ok(connection) => connection,
@@ -410,7 +410,7 @@ async fn publish(connection: &mut Connection, reply: &ReplyTo, out: &Out) -> Res
     }
 }
 
-/// Reads what the broker sends. Nothing waits here for the agent, so that signs of life are heard.
+/// Reads frames of the broker. It never waits for the agent, so that heartbeats are always read in time.
 async fn hear(connection: &mut Connection, came: &mpsc::Sender<Delivered>) -> Result<(), Ended> {
     loop {
         let frame = connection.next().await.map_err(Broken::ended)?;
@@ -446,7 +446,7 @@ async fn hear(connection: &mut Connection, came: &mpsc::Sender<Delivered>) -> Re
     }
 }
 
-/// Takes messages, and tells the broker about each once it is durable.
+/// Takes messages in, and acknowledges each when it is stored durably.
 async fn take(
     queue: &Queue,
     inlet: &Inlet,
@@ -479,7 +479,7 @@ async fn take(
     Ok(())
 }
 
-/// Shows the broker that this side lives.
+/// Sends heartbeats.
 async fn beat(out: &Mutex<WriteHalf<Stream>>) -> Result<(), Ended> {
     let beat = wire::framed(8, 0, &[]);
     loop {
