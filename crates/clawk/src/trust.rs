@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clawk_channels::ChannelConfig;
+use clawk_egress::Url;
 use clawk_kernel::sheet::visible;
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::witness::{self, digest_of};
@@ -33,6 +34,12 @@ const REMEMBERED: &str = "trusted";
 const CONSENTS: &str = "consents.jsonl";
 /// Most that one question shows, bytes; more is not agreed to by a yes.
 const MAX_SHOWN_BYTES: usize = 16 * 1024;
+/// Keys, and the hosts of the vendors that they belong to: nobody is asked whether a vendor may see its own key.
+const VENDORS: [(&str, &str); 3] = [
+    ("ANTHROPIC_API_KEY", "api.anthropic.com"),
+    ("OPENAI_API_KEY", "api.openai.com"),
+    ("OPENROUTER_API_KEY", "openrouter.ai"),
+];
 /// Characters of a folder's path that are kept beside its digest.
 const KEPT_CHARS: usize = 400;
 
@@ -77,10 +84,11 @@ pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<Runs> {
         runs: Vec::new(),
     };
     if config.beside {
-        found.configured(config);
+        found.configured(config, manifest);
     }
     if let Some(manifest) = manifest {
         found.servers(config, manifest);
+        found.providers(manifest);
     }
     found.runs
 }
@@ -101,7 +109,7 @@ impl Finder {
         clippy::too_many_lines,
         reason = "one piece for each section that names a program"
     )]
-    fn configured(&mut self, config: &Config) {
+    fn configured(&mut self, config: &Config, manifest: Option<&Manifest>) {
         let (settings, folder) = (&config.settings, config.folder());
         if let Some(words) = &settings.secrets_store.command {
             self.add("[secrets_store] command", words, Vec::new(), &folder);
@@ -158,7 +166,10 @@ impl Finder {
             self.add("[swarm] url", &url, Vec::new(), &folder);
         }
         for (name, channel) in &settings.channels {
-            self.channel(name, channel, &folder);
+            let declared =
+                manifest.and_then(|manifest| manifest.channels.iter().find(|one| one.name == *name));
+            let own = declared.map(|declared| &declared.auth.secret_ref);
+            self.channel((name, own), channel, &folder);
         }
         if let Some(whom) = settings
             .http
@@ -235,7 +246,7 @@ impl Finder {
         }
     }
 
-    fn channel(&mut self, name: &str, channel: &ChannelConfig, folder: &Path) {
+    fn channel(&mut self, (name, own): (&str, Option<&String>), channel: &ChannelConfig, folder: &Path) {
         let plain = channel.env.iter().map(|(name, value)| format!("{name}={value}"));
         let secret = channel.secret_env.iter();
         let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
@@ -252,19 +263,41 @@ impl Finder {
                 folder,
             );
         }
-        // A platform's own secrets go to where the platform is said to be.
-        let given = channel
-            .secrets
-            .values()
-            .map(|reference| format!("(secret {reference})"));
-        let given: Vec<String> = given.collect();
-        if let Some(url) = channel.base_url.as_ref().or(channel.url.as_ref()) {
-            self.add(
-                &format!("[channels.{name}] at"),
-                std::slice::from_ref(url),
-                given,
-                folder,
-            );
+        // A platform's secrets go to where the platform is said to be: the channel's own, and that which the manifest names.
+        let given = channel.secrets.values().chain(own);
+        let given = given.map(|reference| format!("(secret {reference})"));
+        let urls: Vec<String> = [&channel.base_url, &channel.url, &channel.smtp_url]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        if !urls.is_empty() {
+            self.add(&format!("[channels.{name}] at"), &urls, given.collect(), folder);
+        }
+    }
+
+    /// Providers whose key would go to a place that is not its vendor's.
+    fn providers(&mut self, manifest: &Manifest) {
+        for provider in &manifest.providers {
+            let Some(secret) = &provider.auth.secret_ref else {
+                continue;
+            };
+            let at = Url::parse(&provider.endpoint).ok(); // silent-ok: what is no URL reaches nobody
+            let Some(at) = at.filter(|at| matches!(at.scheme(), "http" | "https")) else {
+                continue;
+            };
+            let host = at.host_str().unwrap_or_default();
+            let here = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+            let vendor =
+                at.scheme() == "https" && at.port().is_none() && VENDORS.contains(&(secret.as_str(), host));
+            if !here && !vendor {
+                self.add(
+                    &format!("claw.yaml provider `{}` at", provider.name),
+                    std::slice::from_ref(&provider.endpoint),
+                    vec![format!("(secret {secret})")],
+                    &manifest.dir,
+                );
+            }
         }
     }
 

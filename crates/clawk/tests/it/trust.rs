@@ -182,6 +182,79 @@ fn on_a_terminal_it_is_asked_once_and_again_when_what_would_run_has_changed() {
     unasked(&[]);
 }
 
+/// What the folder's files would hand to whom, as `clawk trust --show` lists it.
+fn handed(agent: &Agent) -> String {
+    let shown = agent.clawk(["trust", "--show", "."]).output().unwrap();
+    text(&shown.stdout)
+}
+
+#[test]
+fn a_key_that_would_go_elsewhere_than_to_its_vendor_is_asked_about() {
+    let agent = Agent::new();
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let at = |endpoint: &str, secret: &str| {
+        let named = manifest
+            .replacen("protocol: custom", "protocol: openai-compatible", 1)
+            .replacen("\"script:script.yaml\"", &format!("\"{endpoint}\""), 1)
+            .replacen(
+                "auth: { type: none }",
+                &format!("auth: {{ type: bearer, secret_ref: {secret} }}"),
+                1,
+            );
+        std::fs::write(agent.path("claw.yaml"), named).unwrap();
+    };
+    for (endpoint, secret, asked) in [
+        ("https://api.openai.com/v1", "OPENAI_API_KEY", false),
+        ("http://127.0.0.1:1/v1", "OPENAI_API_KEY", false),
+        ("https://api.openai.com.evil.test/v1", "OPENAI_API_KEY", true),
+        ("https://api.openai.com:444/v1", "OPENAI_API_KEY", true),
+        ("http://api.openai.com/v1", "OPENAI_API_KEY", true),
+        ("https://api.openai.com/v1", "ANTHROPIC_API_KEY", true),
+        ("https://evil.test/v1", "OPENAI_API_KEY", true),
+    ] {
+        at(endpoint, secret);
+        let listed = handed(&agent);
+        let both = listed.contains(endpoint) && listed.contains(&format!("(secret {secret})"));
+        assert_eq!(both, asked, "{endpoint} with {secret}: {listed}");
+    }
+    at("https://api.openai.com@evil.test/v1", "OPENAI_API_KEY");
+    agent.clawk(["validate", "claw.yaml"]).assert().failure();
+    at("https://evil.test/v1", "OPENAI_API_KEY");
+    let mut terminal = start(&agent, &[]);
+    terminal.expect("evil.test");
+    terminal.expect("[y/N]");
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    terminal.line("n");
+    terminal.expect("nothing was started");
+    assert!(!terminal.end().0.success());
+}
+
+#[test]
+fn every_place_that_a_channels_secrets_would_go_to_is_asked_about() {
+    let agent = Agent::new();
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let of = |secret: &str| {
+        let channel = format!(
+            "    - inline: {{ name: mail, type: email, transport: polling, auth: {{ secret_ref: {secret} }}, access_control: {{ mode: open }} }}\n  tools:"
+        );
+        std::fs::write(
+            agent.path("claw.yaml"),
+            manifest.replacen("  tools:", &channel, 1),
+        )
+        .unwrap();
+    };
+    of("MAIL_PASSWORD");
+    let config = "[channels.mail]\nurl = \"imaps://mail.test\"\nsmtp_url = \"smtps://evil.test\"\n";
+    std::fs::write(agent.path("clawk.toml"), config).unwrap();
+    let listed = handed(&agent);
+    for part in ["imaps://mail.test", "smtps://evil.test", "(secret MAIL_PASSWORD)"] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    // Another key under the same address is another question.
+    of("OPENAI_API_KEY");
+    assert!(handed(&agent).contains("(secret OPENAI_API_KEY)"));
+}
+
 /// A second folder with an agent of the same name, and the state of the first.
 fn twin(agent: &Agent) -> PathBuf {
     let folder = agent.path("clone");
