@@ -1,7 +1,7 @@
 //! Answers that a platform's own rules forbid until the person writes again (C5): they are dead letters that say so, and are taken
 //! up when the person does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ const REMEMBERED: usize = 10_000;
 /// How often, and how long apart, a dead letter is looked for that is not on the record yet.
 const LOOKS: u32 = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// After so many messages of the person it is not looked for any more: it was a question or a notice, which no outbox has.
+const MISSES: u32 = 3;
 
 /// The conversations in which something waits for the person.
 #[derive(Debug, Default)]
@@ -26,21 +28,30 @@ pub(crate) struct Held(Mutex<Conversations>);
 
 #[derive(Debug, Default)]
 struct Conversations {
-    waiting: HashSet<String>,
-    /// An attempt is under way in these; `true`: the person wrote since it began. The kernel makes one at a time in each.
-    under_way: HashMap<String, bool>,
+    /// How many messages of the person looked for what waits, and did not find it.
+    waiting: HashMap<String, u32>,
+    /// Attempts by number: answers, questions and notices may be sent to one conversation at the same time.
+    under_way: HashMap<u64, UnderWay>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    conversation: String,
+    /// The person wrote since it began.
+    wrote: bool,
 }
 
 /// One attempt to send. It must begin before what the attempt rests on (the person's last message, say) is read.
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     held: &'a Held,
-    conversation: &'a str,
+    number: u64,
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        self.held.lock().under_way.remove(self.conversation);
+        self.held.lock().under_way.remove(&self.number);
     }
 }
 
@@ -48,14 +59,16 @@ impl Attempt<'_> {
     /// The platform forbids it now. If the person wrote meanwhile, it may be allowed already, so it is tried again.
     pub(crate) fn forbidden(self, why: &str) -> Delivery {
         let mut all = self.held.lock();
-        if all.under_way.get(self.conversation) == Some(&true) {
-            return Delivery::Retry {
-                after_ms: Some(0),
-                reason: format!("the person wrote while it was sent: {why}"),
-            };
-        }
-        if all.waiting.len() < REMEMBERED {
-            all.waiting.insert(self.conversation.to_owned());
+        if let Some(own) = all.under_way.remove(&self.number) {
+            if own.wrote {
+                return Delivery::Retry {
+                    after_ms: Some(0),
+                    reason: format!("the person wrote while it was sent: {why}"),
+                };
+            }
+            if all.waiting.len() < REMEMBERED {
+                all.waiting.insert(own.conversation, 0);
+            }
         }
         drop(all);
         Delivery::Failed {
@@ -69,12 +82,16 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn attempt<'a>(&'a self, conversation: &'a str) -> Attempt<'a> {
-        self.lock().under_way.insert(conversation.to_owned(), false);
-        Attempt {
-            held: self,
-            conversation,
-        }
+    pub(crate) fn attempt(&self, conversation: &str) -> Attempt<'_> {
+        let mut all = self.lock();
+        all.last += 1;
+        let number = all.last;
+        let own = UnderWay {
+            conversation: conversation.to_owned(),
+            wrote: false,
+        };
+        all.under_way.insert(number, own);
+        Attempt { held: self, number }
     }
 
     /// What waited when the agent ended.
@@ -89,26 +106,28 @@ impl Held {
                 });
                 self.lock()
                     .waiting
-                    .extend(waiting.map(|row| row.owed.conversation));
+                    .extend(waiting.map(|row| (row.owed.conversation, 0)));
             }
             Err(error) => tracing::warn!(%error, "the outbox can't be read"),
         }
     }
 
-    /// `true`: something waited for this person.
-    fn wrote(&self, conversation: &str) -> bool {
+    /// How often what waited for this person was looked for in vain; `None`: nothing waited.
+    fn wrote(&self, conversation: &str) -> Option<u32> {
         let mut all = self.lock();
-        if let Some(wrote) = all.under_way.get_mut(conversation) {
-            *wrote = true;
-        }
+        let here = all
+            .under_way
+            .values_mut()
+            .filter(|own| own.conversation == conversation);
+        here.for_each(|own| own.wrote = true);
         all.waiting.remove(conversation)
     }
 
     /// The person wrote: what waited is owed again.
     pub(crate) async fn release(&self, inlet: &Inlet, conversation: &str) {
-        if !self.wrote(conversation) {
+        let Some(misses) = self.wrote(conversation) else {
             return;
-        }
+        };
         for _ in 0..LOOKS {
             match self.owed_again(inlet, conversation).await {
                 Ok(true) => return,
@@ -116,11 +135,14 @@ impl Held {
                 Ok(false) => tokio::time::sleep(BETWEEN_LOOKS).await,
                 Err(error) => {
                     tracing::warn!(%error, "the outbox can't be read");
-                    break;
+                    self.lock().waiting.insert(conversation.to_owned(), misses);
+                    return;
                 }
             }
         }
-        self.lock().waiting.insert(conversation.to_owned());
+        if misses + 1 < MISSES {
+            self.lock().waiting.insert(conversation.to_owned(), misses + 1);
+        }
     }
 
     async fn owed_again(&self, inlet: &Inlet, conversation: &str) -> Result<bool, clawk_kernel::KernelError> {
@@ -150,18 +172,20 @@ mod tests {
         let held = Held::default();
         let forbidden = |held: &Held| held.attempt("ann").forbidden("too old");
         assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
-        assert!(held.wrote("ann"), "it waited");
-        assert!(!held.wrote("ann"));
+        assert_eq!(held.wrote("ann"), Some(0), "it waited");
+        assert_eq!(held.wrote("ann"), None);
 
         let attempt = held.attempt("ann");
-        assert!(!held.wrote("ann"), "nothing waits yet");
+        assert_eq!(held.wrote("ann"), None, "nothing waits yet");
+        // A notice that is sent meanwhile takes nothing away from the answer.
+        drop(held.attempt("ann"));
         assert!(matches!(attempt.forbidden("too old"), Delivery::Retry { .. }));
-        assert!(!held.wrote("ann"));
+        assert_eq!(held.wrote("ann"), None);
         // That she wrote then is no word about a later attempt.
         assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
 
         let attempt = held.attempt("ann");
-        assert!(held.wrote("ann"));
+        assert_eq!(held.wrote("ann"), Some(0));
         drop(attempt);
         assert!(held.lock().under_way.is_empty());
     }

@@ -34,7 +34,7 @@ const REMEMBERED: &str = "trusted";
 const CONSENTS: &str = "consents.jsonl";
 /// Most that one question shows, bytes; more is not agreed to by a yes.
 const MAX_SHOWN_BYTES: usize = 16 * 1024;
-/// Keys, and the hosts of the vendors that they belong to: nobody is asked whether a vendor may see its own key.
+/// Well-known keys and the hosts of their vendors. A key may go to its own vendor without a question.
 const VENDORS: [(&str, &str); 3] = [
     ("ANTHROPIC_API_KEY", "api.anthropic.com"),
     ("OPENAI_API_KEY", "api.openai.com"),

@@ -9,6 +9,7 @@ use clawk_kernel::time::Clock as _;
 use clawk_kernel::{Door, Kernel, Role};
 use clawk_proto::SessionId;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::suite::{hook, parrot, start, until};
 
@@ -44,6 +45,16 @@ async fn says(channels: &Channels, id: &str, text: &str) {
     );
 }
 
+/// An agent to which somebody has written once.
+async fn begun() -> (Rig, TempDir, Kernel, Channels) {
+    let rig = rig(&["boss"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (kernel, channels) = on(&rig, folder.path()).await;
+    says(&channels, "1", "say hi").await;
+    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    (rig, folder, kernel, channels)
+}
+
 fn wanted(value: Value) -> Wanted {
     serde_json::from_value(value).unwrap()
 }
@@ -65,11 +76,7 @@ fn runs(rig: &Rig, what: &str) -> usize {
 
 #[tokio::test]
 async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an_admin() {
-    let rig = rig(&["boss"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (kernel, channels) = on(&rig, folder.path()).await;
-    says(&channels, "1", "say hi").await;
-    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    let (rig, folder, kernel, channels) = begun().await;
     let until_time = rig.clock.now().plus_millis(86_400_000).to_string();
     let create = json!({"action": "create", "cron": "* * * * *", "prompt": "say tick", "until": until_time, "max_runs": 2});
     let made = channels.schedule(session(&kernel), wanted(create)).await.unwrap();
@@ -110,11 +117,7 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
 
 #[tokio::test]
 async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_admission() {
-    let rig = rig(&["boss"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (kernel, channels) = on(&rig, folder.path()).await;
-    says(&channels, "1", "say hi").await;
-    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    let (rig, folder, kernel, channels) = begun().await;
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = || wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
     let made = channels.schedule(session(&kernel), create()).await.unwrap();
@@ -151,11 +154,7 @@ async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_a
 
 #[tokio::test]
 async fn a_schedule_has_no_more_rights_than_its_person_has_when_it_is_due() {
-    let rig = rig(&["boss"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (kernel, channels) = on(&rig, folder.path()).await;
-    says(&channels, "1", "say hi").await;
-    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    let (rig, folder, kernel, channels) = begun().await;
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
     channels.schedule(session(&kernel), create).await.unwrap();

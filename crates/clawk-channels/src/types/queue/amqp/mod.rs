@@ -273,7 +273,7 @@ impl Rabbit {
         connection.ask(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
     }
 
-    /// Uses the queue as it is declared; if it does not exist, declares a durable one.
+    /// Opens the queue. If it does not exist, declares a durable one.
     async fn declare(&self, connection: &mut Connection) -> Result<(), Broken> {
         let declare = |bits: u8| {
             Method::new(wire::DECLARE)
