@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::words::{by, first, id_of, parse, told, words};
+use self::words::{by, first, id_of, parse, told, whose, words};
 use crate::adapter::{Adapter, Asking, Out, Press};
 use crate::outlet::dress;
 use crate::pairing::code;
@@ -427,11 +427,12 @@ impl Questions {
             );
             return None;
         };
+        let door = first(asked).and_then(|question| self.kernel.door_of(question.session));
         let (Ok(first), Ok(second), Ok(typed)) = (code(), code(), code()) else {
             tracing::error!("no id of a question could be made");
             return None;
         };
-        let (text, shown) = words(asked, &*adapter, &typed);
+        let (text, shown) = words(asked, &*adapter, &typed, &whose(door, (channel, conversation)));
         let choices = if shown.is_empty() {
             Vec::new()
         } else {

@@ -1,7 +1,7 @@
 //! What a question says to a person, and what a typed answer means. Pure.
 
 use clawk_kernel::sheet::Offer;
-use clawk_kernel::{Past, Question, Waiting};
+use clawk_kernel::{Door, Past, Question, Waiting};
 use clawk_proto::{Digest, RequestId};
 
 use crate::adapter::Adapter;
@@ -9,7 +9,9 @@ use crate::outlet::dress;
 use crate::split::length;
 
 /// Room for what is said around a question's own text.
-const AROUND: usize = 400;
+const AROUND: usize = 500;
+/// Characters of a sender's id or of a channel's name in a question.
+const MAX_ID: usize = 40;
 
 pub(super) fn id_of(asked: &Waiting) -> &RequestId {
     match asked {
@@ -42,7 +44,12 @@ pub(super) fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
 }
 
 /// What the person reads, and the digests of what they read whole; none: it can't be answered here.
-pub(super) fn words(asked: &Waiting, adapter: &dyn Adapter, code: &str) -> (String, Vec<Digest>) {
+pub(super) fn words(
+    asked: &Waiting,
+    adapter: &dyn Adapter,
+    code: &str,
+    whose: &str,
+) -> (String, Vec<Digest>) {
     let abilities = adapter.abilities();
     let (max, unit) = abilities.limit;
     let questions: Vec<&Question> = match asked {
@@ -51,7 +58,7 @@ pub(super) fn words(asked: &Waiting, adapter: &dyn Adapter, code: &str) -> (Stri
     };
     let elsewhere = format!("clawk approve {}", id_of(asked));
     let room = max.saturating_sub(AROUND) / questions.len().max(1);
-    let mut whole = String::from("**May this be done?**\n");
+    let mut whole = format!("**May this be done?**\n{whose}");
     let mut shown = Vec::new();
     for question in &questions {
         match question.sheet.offer(room, false, &elsewhere) {
@@ -73,10 +80,30 @@ pub(super) fn words(asked: &Waiting, adapter: &dyn Adapter, code: &str) -> (Stri
     }
     let tools: Vec<&str> = questions.iter().map(|question| question.tool.as_str()).collect();
     let text = format!(
-        "**May this be done?** `{}`\n\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
+        "**May this be done?** `{}`\n{whose}\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
         tools.join("`, `")
     );
     (text, Vec::new())
+}
+
+/// Who wants it, where the question is asked in another place than that person's own conversation; else nothing. Ids come from a
+/// platform and may hold anything: each is one short line of plain characters.
+pub(super) fn whose(door: Option<Door>, place: (&str, &str)) -> String {
+    let plain = |id: &str| -> String {
+        let fits = |c: &char| c.is_alphanumeric() || "@.:_+-=/!#$%".contains(*c);
+        id.chars().filter(fits).take(MAX_ID).collect()
+    };
+    match door {
+        Some(Door::Channel {
+            channel,
+            conversation,
+            sender,
+            ..
+        }) if (channel.as_str(), conversation.as_str()) != place => {
+            format!("For `{}` on `{}`.\n", plain(&sender), plain(&channel))
+        }
+        _ => String::new(),
+    }
 }
 
 /// A text in a fence that it can't close.

@@ -435,6 +435,9 @@ async fn a_question_is_answered_by_an_admin_once(fake: Arc<dyn Fake>) {
     };
     until(|| async { fake.sent().iter().any(asked_there) }).await;
     let asked = fake.sent().into_iter().find(asked_there).unwrap();
+    // Elsewhere than in the person's own conversation it says whose call it is.
+    let whose = asked.text.contains("For ") && asked.text.contains(" on ");
+    assert!(whose || to == fake.direct(2), "{}", asked.text);
     let code = asked
         .text
         .split("no ")

@@ -16,12 +16,18 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(agent: &Agent, args: &[&str]) -> Self {
+        Self::with(agent, args, &[])
+    }
+
+    /// With secrets in its environment.
+    pub(crate) fn with(agent: &Agent, args: &[&str], secrets: &[(&str, &str)]) -> Self {
         let mut child = Command::new(program())
             .arg("serve")
             .args(args)
             .current_dir(agent.path(""))
             .env_clear()
             .envs(agent.environment())
+            .envs(secrets.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

@@ -1,8 +1,10 @@
 //! Channels of a served agent, as a platform sees them: a program that speaks the line protocol stands for it.
 
+mod bot_api;
 mod kills;
 mod load;
 mod reload;
+mod set_up;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

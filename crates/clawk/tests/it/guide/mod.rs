@@ -41,6 +41,7 @@ pages! {
     how_to_swarms_works_as_written: "docs/how-to/swarms.md",
     how_to_transports_works_as_written: "docs/how-to/transports.md",
     how_to_channels_works_as_written: "docs/how-to/channels.md",
+    how_to_first_chat_works_as_written: "docs/how-to/first-chat.md",
     how_to_telegram_works_as_written: "docs/how-to/telegram.md",
     how_to_slack_works_as_written: "docs/how-to/slack.md",
     how_to_discord_works_as_written: "docs/how-to/discord.md",
