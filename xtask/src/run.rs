@@ -57,6 +57,19 @@ pub(crate) fn must(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The folder that cargo builds into.
+pub(crate) fn target() -> Result<PathBuf> {
+    let mut cargo = command("cargo");
+    let text = output(cargo.args(["metadata", "--no-deps", "--format-version", "1", "--locked"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&text)?;
+    let folder = metadata
+        .get("target_directory")
+        .and_then(serde_json::Value::as_str);
+    Ok(PathBuf::from(
+        folder.context("`cargo metadata` names no target_directory")?,
+    ))
+}
+
 /// Standard output of a program that must succeed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let text = describe(command);

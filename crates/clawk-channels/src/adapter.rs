@@ -2,9 +2,10 @@
 //! goes out. Shared code decides who is let in, what is a repetition, what is tried again, and how long texts are split.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Frame, Later};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -177,6 +178,8 @@ pub struct Press {
     pub question: String,
     /// The choice's id.
     pub choice: String,
+    /// Why, in the person's words.
+    pub reason: Option<String>,
     /// The platform's id of who pressed.
     pub sender: String,
     /// Where.
@@ -287,7 +290,31 @@ impl HookReply {
     }
 }
 
-/// What [`Adapter::serve`] answers: a reply with further headers, or a stream.
+/// How a question was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Approved or denied; `None`: it waits no more.
+    pub yes: Option<bool>,
+    /// Who decided; `None`: nobody did in time.
+    pub by: Option<String>,
+    /// The same in words.
+    pub text: String,
+}
+
+/// A WebSocket that the listener opens for whoever asked for it.
+#[derive(Debug)]
+pub struct Talk {
+    /// The subprotocol that was agreed on.
+    pub protocol: &'static str,
+    /// The longest frame that is taken, bytes; a longer one closes the socket with 1009.
+    pub max_frame_bytes: usize,
+    /// What the program says. The listener drops it when the program is gone.
+    pub heard: mpsc::Sender<Frame>,
+    /// What it is told. The socket closes when the sender is dropped.
+    pub said: mpsc::Receiver<Frame>,
+}
+
+/// What [`Adapter::serve`] answers: a reply with further headers, a stream, or a WebSocket.
 #[derive(Debug)]
 pub struct Served {
     /// Status, content type and body.
@@ -296,6 +323,8 @@ pub struct Served {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body comes piece by piece; [`HookReply::body`] is not used. The receiver's end closes the stream.
     pub stream: Option<mpsc::Receiver<Bytes>>,
+    /// The request asked for a WebSocket, and gets it. [`Served::reply`] is not used.
+    pub talk: Option<Talk>,
 }
 
 impl From<HookReply> for Served {
@@ -304,6 +333,7 @@ impl From<HookReply> for Served {
             reply,
             headers: Vec::new(),
             stream: None,
+            talk: None,
         }
     }
 }
@@ -391,6 +421,11 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         self.send(&asking.out)
     }
 
+    /// Shows how a question was decided that was sent under this id; `out` is the question's text with the decision.
+    fn decided<'a>(&'a self, of: &'a str, out: &'a Out, _decision: &'a Decision) -> Later<'a, Delivery> {
+        self.edit(of, out)
+    }
+
     /// Shows that somebody writes.
     fn typing<'a>(&'a self, _conversation: &'a str) -> Later<'a, ()> {
         Box::pin(std::future::ready(()))
@@ -409,8 +444,8 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         )))
     }
 
-    /// The same with headers and streams, for a channel that serves a page. This is what the listener calls.
-    fn serve<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, Served> {
+    /// The same with headers, streams and sockets, for a channel that people reach without a platform. This is what the listener calls.
+    fn serve<'a>(&'a self, inlet: &'a Arc<Inlet>, hook: Hook) -> Later<'a, Served> {
         Box::pin(async move { self.receive(inlet, hook).await.into() })
     }
 

@@ -373,7 +373,8 @@ async fn webhook(
     secrets: &Resolver,
     nonce: &str,
 ) -> Option<Finding> {
-    let hooked = channel.transport == Transport::Webhook || channel.kind == ChannelType::Web;
+    let hooked = channel.transport == Transport::Webhook
+        || matches!(channel.kind, ChannelType::Web | ChannelType::Voice);
     if !hooked {
         return None;
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clawk_manifest::model::{Channel, ChannelType};
+use clawk_manifest::model::{Channel, ChannelType, Provider};
 use serde::{Deserialize, Serialize};
 
 use crate::timetable::Timetable;
@@ -190,7 +190,7 @@ const fn of(kind: ChannelType) -> Takes {
             PEOPLE,
             &["users", "public_url", "settings"],
             &[],
-            &["transcribe", "speak"],
+            &["transcribe", "speak", "voice"],
         ),
         ChannelType::Cli => takes(&[], &[], &[], &[]),
         ChannelType::Cron => takes(TRIGGER, &["timezone", "missed"], &[], &[]),
@@ -373,7 +373,11 @@ impl ChannelConfig {
 
 /// What is wrong with the table as a whole: tables of channels that are not declared, and each channel's own faults.
 #[must_use]
-pub fn faults(configs: &BTreeMap<String, ChannelConfig>, channels: &[Channel]) -> Vec<String> {
+pub fn faults(
+    configs: &BTreeMap<String, ChannelConfig>,
+    channels: &[Channel],
+    providers: &[Provider],
+) -> Vec<String> {
     let mut faults: Vec<String> = configs
         .keys()
         .filter(|name| !channels.iter().any(|channel| channel.name == **name))
@@ -381,7 +385,11 @@ pub fn faults(configs: &BTreeMap<String, ChannelConfig>, channels: &[Channel]) -
         .collect();
     let none = ChannelConfig::default();
     for channel in channels {
-        faults.extend(configs.get(&channel.name).unwrap_or(&none).faults(channel));
+        let config = configs.get(&channel.name).unwrap_or(&none);
+        faults.extend(config.faults(channel));
+        if channel.kind == ChannelType::Voice {
+            faults.extend(crate::types::web::sound::faults(channel, config, providers));
+        }
     }
     faults
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_kernel::{Attached, MAX_IMAGES};
+use clawk_manifest::model::Features;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
@@ -40,14 +41,16 @@ const FOLDER: &str = "attachments";
 pub(crate) struct Files {
     workdir: Option<PathBuf>,
     max_bytes: u64,
+    features: Features,
     fetching: Arc<Semaphore>,
 }
 
 impl Files {
     /// `workdir` is the tools' working directory; without one, files are named and not kept.
-    pub(crate) fn new(workdir: Option<PathBuf>, max_attachment_mb: u32) -> Self {
+    pub(crate) fn new(workdir: Option<PathBuf>, max_attachment_mb: u32, features: Features) -> Self {
         Self {
             workdir,
+            features,
             max_bytes: u64::from(max_attachment_mb) << 20,
             fetching: Arc::new(Semaphore::new(AT_ONCE)),
         }
@@ -107,6 +110,9 @@ impl Files {
         until: Instant,
         may_fetch: bool,
     ) -> Result<Bytes, String> {
+        if self.features.files == Some(false) {
+            return Err("`features.files` of this channel is off".to_owned());
+        }
         let too_large = || {
             format!(
                 "it is larger than {} MiB (`max_attachment_mb`)",
@@ -162,7 +168,10 @@ impl Files {
         let Some(kind) = kinds::picture(data) else {
             return false;
         };
-        if images.len() >= MAX_IMAGES || before + data.len() > MAX_SHOWN_BYTES {
+        if self.features.inline_images == Some(false)
+            || images.len() >= MAX_IMAGES
+            || before + data.len() > MAX_SHOWN_BYTES
+        {
             return false;
         }
         let image = Attached {
@@ -270,6 +279,8 @@ fn holds(folder: &OwnedFd, name: &str, data: &[u8]) -> io::Result<bool> {
 mod tests {
     use bytes::Bytes;
 
+    use clawk_manifest::model::Features;
+
     use super::{Files, on_disk};
     use crate::adapter::{Attachment, Content};
 
@@ -287,7 +298,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let workdir = outer.path().join("a/b");
         std::fs::create_dir_all(&workdir).unwrap();
-        let files = Files::new(Some(workdir.clone()), 1);
+        let files = Files::new(Some(workdir.clone()), 1, Features::default());
         let names = [
             "../../x",
             "..",
@@ -324,7 +335,7 @@ mod tests {
         std::fs::create_dir_all(&workdir).unwrap();
         std::fs::create_dir_all(&other).unwrap();
         std::os::unix::fs::symlink(&other, workdir.join("attachments")).unwrap();
-        let files = Files::new(Some(workdir), 1);
+        let files = Files::new(Some(workdir), 1, Features::default());
         let (_, told) = files.take(None, "", &[file("x", b"hello")]).await;
         assert!(told.contains("not kept"), "{told}");
         assert_eq!(std::fs::read_dir(other).unwrap().count(), 0);
@@ -333,7 +344,7 @@ mod tests {
     #[tokio::test]
     async fn other_bytes_under_the_same_name_are_another_file() {
         let workdir = tempfile::tempdir().unwrap();
-        let files = Files::new(Some(workdir.path().to_owned()), 1);
+        let files = Files::new(Some(workdir.path().to_owned()), 1, Features::default());
         let kept = |told: &str| told.split('`').nth(1).unwrap().to_owned();
         let first = kept(&files.take(None, "", &[file("x", b"hello")]).await.1);
         assert_eq!(kept(&files.take(None, "", &[file("x", b"hello")]).await.1), first);
@@ -348,7 +359,7 @@ mod tests {
     #[tokio::test]
     async fn pictures_beyond_what_one_message_may_show_are_files() {
         let workdir = tempfile::tempdir().unwrap();
-        let files = Files::new(Some(workdir.path().to_owned()), 20);
+        let files = Files::new(Some(workdir.path().to_owned()), 20, Features::default());
         let pictures: Vec<Attachment> = (0..6)
             .map(|n| {
                 let mut data = b"\x89PNG\r\n\x1a\n".to_vec();
@@ -366,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_file_is_is_told_by_its_bytes() {
-        let files = Files::new(None, 1);
+        let files = Files::new(None, 1, Features::default());
         let mut program = file("holiday.jpg", b"\x7fELF\x02\x01\x01");
         program.media_type = "image/jpeg".to_owned();
         let (images, told) = files.take(None, "", &[program]).await;
@@ -379,7 +390,7 @@ mod tests {
 
     #[tokio::test]
     async fn pictures_are_told_by_their_bytes_and_large_files_are_not_taken() {
-        let files = Files::new(None, 1);
+        let files = Files::new(None, 1, Features::default());
         let png = b"\x89PNG\r\n\x1a\nrest";
         let (images, told) = files.take(None, "see", &[file("a.txt", png)]).await;
         assert_eq!(images.len(), 1);

@@ -217,6 +217,33 @@ impl Inlet {
         self.gate.role(sender).is_some()
     }
 
+    /// The agent ends when it fires.
+    pub(crate) const fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+
+    /// Whether a message was taken in before. What can't be told counts as new; it is found to be a repetition later.
+    pub(crate) async fn came_before(&self, incoming: &Incoming) -> bool {
+        let sender = incoming.sender.as_deref().unwrap_or(NOBODY);
+        let known = self.kernel.arrived(&self.inbound(incoming, sender)).await;
+        matches!(known, Ok(Some(_)))
+    }
+
+    /// The message as the agent takes it, in the least role and without its words.
+    fn inbound(&self, incoming: &Incoming, sender: &str) -> Inbound {
+        Inbound {
+            channel: self.channel.name.clone(),
+            conversation: incoming.conversation.clone(),
+            direct: incoming.direct,
+            sender: sender.to_owned(),
+            role: Role::Viewer,
+            platform_ids: incoming.ids.clone(),
+            remembered_days: incoming.remembered_days.unwrap_or(REMEMBERED_DAYS),
+            text: String::new(),
+            images: Vec::new(),
+        }
+    }
+
     /// Takes a message in.
     pub async fn message(&self, incoming: Incoming) -> Taken {
         let taken = self.judged(&incoming).await;
@@ -247,17 +274,7 @@ impl Inlet {
             .as_deref()
             .filter(|sender| *sender != NOBODY)
             .unwrap_or(NOBODY);
-        let mut inbound = Inbound {
-            channel: self.channel.name.clone(),
-            conversation: incoming.conversation.clone(),
-            direct: incoming.direct,
-            sender: sender.to_owned(),
-            role: Role::Viewer,
-            platform_ids: incoming.ids.clone(),
-            remembered_days: incoming.remembered_days.unwrap_or(REMEMBERED_DAYS),
-            text: String::new(),
-            images: Vec::new(),
-        };
+        let mut inbound = self.inbound(incoming, sender);
         // First of all: a platform's retry takes no token of a bucket, and is never refused for what it was let in with.
         match self.kernel.arrived(&inbound).await {
             Ok(Some(known)) => {

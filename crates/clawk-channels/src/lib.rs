@@ -63,7 +63,7 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served, Talk};
 pub use check::{Finding, Grade, check};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};

@@ -92,11 +92,8 @@ impl Outlet {
         cancel: &CancellationToken,
     ) -> Delivery {
         let abilities = self.adapter.abilities();
-        if let (Carries::Nothing(why), false) = (abilities.files, files.is_empty()) {
-            let kind = self.inlet.channel().kind.as_str();
-            return Delivery::Failed {
-                reason: format!("nothing was sent: files can't go out on `{kind}` ({why})"),
-            };
+        if let (Err(reason), false) = (self.takes_files(abilities), files.is_empty()) {
+            return Delivery::Failed { reason };
         }
         let doubt = out.repeat && !abilities.idempotent;
         let marked = doubt && self.last_piece(out, abilities).await == Found::CantKnow;
@@ -154,6 +151,24 @@ impl Outlet {
         self.begun().remove(&id);
         self.inlet.status.sent(self.inlet.clock().now());
         Delivery::Delivered { platform_id }
+    }
+
+    /// Why no file goes out here.
+    fn takes_files(&self, abilities: Abilities) -> Result<(), String> {
+        let channel = self.inlet.channel();
+        if let Carries::Nothing(why) = abilities.files {
+            let kind = channel.kind.as_str();
+            return Err(format!(
+                "nothing was sent: files can't go out on `{kind}` ({why})"
+            ));
+        }
+        if channel.features.files == Some(false) {
+            let name = &channel.name;
+            return Err(format!(
+                "nothing was sent: `features.files` of the channel `{name}` is off"
+            ));
+        }
+        Ok(())
     }
 
     /// Sends one piece. `live` is set for the first piece of an answer: if the answer was shown while it was being written, that message

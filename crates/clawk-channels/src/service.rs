@@ -513,9 +513,10 @@ impl Channels {
 
 /// The secrets of channels that others reach by a request.
 fn proofs(channels: &[Channel], secrets: &Resolver) -> HashMap<String, Secret> {
-    let hooked = channels
-        .iter()
-        .filter(|channel| channel.transport == Transport::Webhook || channel.kind == ChannelType::Web);
+    let hooked = channels.iter().filter(|channel| {
+        channel.transport == Transport::Webhook
+            || matches!(channel.kind, ChannelType::Web | ChannelType::Voice)
+    });
     let proofs = hooked.filter_map(|channel| {
         // silent-ok: a channel without its secret is not connected, and says so
         let secret = secrets.resolve(&channel.auth.secret_ref).ok()?;
@@ -530,7 +531,7 @@ fn files(parts: &Parts, channel: &Channel) -> Files {
     let most = config.map_or(ChannelConfig::default().max_attachment_mb, |config| {
         config.max_attachment_mb
     });
-    Files::new(parts.workdir.clone(), most)
+    Files::new(parts.workdir.clone(), most, channel.features)
 }
 
 /// A channel with its adapter; without one, its state says why.

@@ -26,6 +26,7 @@ use crate::watch::Notices;
 
 pub(crate) mod embed;
 pub(crate) mod patience;
+pub(crate) mod speech;
 
 pub use patience::ModelOptions;
 use patience::Patience;

@@ -5,6 +5,7 @@
 mod channels;
 mod doors;
 mod outside;
+mod speech;
 
 pub use channels::{ChannelFact, Pairing};
 

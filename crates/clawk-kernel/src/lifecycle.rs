@@ -58,6 +58,9 @@ const fn index(state: LifecycleState) -> u8 {
     }
 }
 
+/// Beside a state: the agent came to it from ERROR, so a turn that needs a model waits on while the agent stops.
+const UNREACHED: u8 = 8;
+
 /// The moves of CKP §8. ERROR recovers to READY or goes on to STOPPING.
 pub(crate) const fn may_move(from: LifecycleState, to: LifecycleState) -> bool {
     use LifecycleState::{Error, Init, Ready, Starting, Stopped, Stopping};
@@ -69,6 +72,11 @@ pub(crate) const fn may_move(from: LifecycleState, to: LifecycleState) -> bool {
             | (Error, Ready | Stopping)
             | (Stopping, Stopped)
     )
+}
+
+fn named(state: u8) -> LifecycleState {
+    let at = usize::from(state & !UNREACHED);
+    STATES.get(at).copied().unwrap_or(LifecycleState::Error)
 }
 
 impl Life {
@@ -91,8 +99,13 @@ impl Life {
     }
 
     pub(crate) fn state(&self) -> LifecycleState {
-        let at = usize::from(self.state.load(Ordering::Acquire));
-        STATES.get(at).copied().unwrap_or(LifecycleState::Error)
+        named(self.state.load(Ordering::Acquire))
+    }
+
+    /// No model can be reached, and none could when the agent began to stop.
+    fn is_unreached(&self) -> bool {
+        let now = self.state.load(Ordering::Acquire);
+        now & UNREACHED != 0 || named(now) == LifecycleState::Error
     }
 
     /// Moves on and records the move (CKP §8). A move that is not one of the machine's changes nothing.
@@ -116,19 +129,23 @@ impl Life {
     }
 
     fn step(&self, to: LifecycleState, now_us: u64) -> Option<LifecycleState> {
-        let mut from = self.state();
-        loop {
+        let mut now = self.state.load(Ordering::Acquire);
+        let from = loop {
+            let from = named(now);
             if !may_move(from, to) {
                 return None;
             }
+            let stays =
+                to != LifecycleState::Ready && (from == LifecycleState::Error || now & UNREACHED != 0);
+            let next = index(to) | if stays { UNREACHED } else { 0 };
             match self
                 .state
-                .compare_exchange(index(from), index(to), Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange(now, next, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => break,
-                Err(_) => from = self.state(), // silent-ok: somebody else moved first; judge again
+                Ok(_) => break from,
+                Err(moved) => now = moved, // silent-ok: somebody else moved first; judge again
             }
-        }
+        };
         if to == LifecycleState::Ready {
             // Back from ERROR, it has been up all along.
             let _ = self
@@ -157,16 +174,14 @@ impl Life {
         }
     }
 
-    /// Waits while the state is ERROR, until READY. An agent that stops instead never recovers: whoever waits waits for its end, too.
+    /// Waits while the state is ERROR, until READY. An agent that stops instead never recovers: whoever waits waits for its end, too,
+    /// also if it comes here only when the agent is stopping.
     pub(crate) async fn recovered(&self) {
-        if self.state() != LifecycleState::Error {
-            return;
-        }
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
-            if self.state() == LifecycleState::Ready {
+            if !self.is_unreached() {
                 return;
             }
             moved.await;

@@ -1,12 +1,17 @@
-//! Memory stores that do not lie in the state's database: files that a person can read.
+//! Memory stores that do not lie in the state's database: files that a person can read, collections of a Qdrant server, an MCP
+//! server of somebody else's.
 //!
-//! *Owns:* the files of a store: `entries.jsonl`, `entries.md`, a workspace's folder; which back end serves which store.
-//! *Depends on:* the kernel's memory port, `clawk-recall`.
+//! *Owns:* the files of a store: `entries.jsonl`, `entries.md`, a workspace's folder; the collections on Qdrant; which back end serves which store.
+//! *Depends on:* the kernel's memory port, `clawk-recall`, `clawk-egress` for HTTP.
 //! *Must not know:* SQL, policy, sessions.
-//! *Start reading at:* [`Files`], then `files::part`.
+//! *Start reading at:* [`Files`], then `files::part`, then [`Qdrant`].
 
+mod custom;
 mod files;
+mod qdrant;
 mod stores;
 
+pub use custom::{Custom, Keeper, is_custom};
 pub use files::{Files, Held, Options};
+pub use qdrant::{Options as QdrantOptions, Qdrant, is_on_qdrant};
 pub use stores::{Stores, is_on_postgres};

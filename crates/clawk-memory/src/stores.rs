@@ -9,14 +9,18 @@ use clawk_proto::Digest;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, New, Whose};
 
+use crate::custom::is_custom;
 use crate::files::Files;
+use crate::qdrant::is_on_qdrant;
 
-/// The stores of an agent: in the state's database, in folders, or on a PostgreSQL server.
+/// The stores of an agent: in the state's database, in folders, on a PostgreSQL or a Qdrant server, or with an MCP server.
 #[derive(Debug)]
 pub struct Stores {
     database: Arc<dyn Memory>,
     files: Files,
     postgres: Result<Arc<dyn Memory>, String>,
+    qdrant: Result<Arc<dyn Memory>, String>,
+    custom: Result<Arc<dyn Memory>, String>,
 }
 
 impl Stores {
@@ -27,6 +31,8 @@ impl Stores {
             database,
             files,
             postgres: Err("no PostgreSQL server is configured".to_owned()),
+            qdrant: Err("no Qdrant server is configured".to_owned()),
+            custom: Err("no MCP server is configured".to_owned()),
         }
     }
 
@@ -37,12 +43,37 @@ impl Stores {
         self
     }
 
+    /// What serves `backend: qdrant`, or why nothing does.
+    #[must_use]
+    pub fn with_qdrant(mut self, qdrant: Result<Arc<dyn Memory>, String>) -> Self {
+        self.qdrant = qdrant;
+        self
+    }
+
+    /// What serves `backend: custom`, or why nothing does.
+    #[must_use]
+    pub fn with_custom(mut self, custom: Result<Arc<dyn Memory>, String>) -> Self {
+        self.custom = custom;
+        self
+    }
+
+    /// The server that the store is on, or why there is none; `None`: it is on no server.
+    fn server(&self, store: &Store) -> Option<&Result<Arc<dyn Memory>, String>> {
+        if is_on_postgres(store) {
+            return Some(&self.postgres);
+        }
+        if is_custom(store) {
+            return Some(&self.custom);
+        }
+        is_on_qdrant(store).then_some(&self.qdrant)
+    }
+
     fn of(&self, store: &Store) -> &dyn Memory {
-        match &self.postgres {
-            Ok(postgres) if is_on_postgres(store) => &**postgres,
+        match self.server(store) {
+            Some(Ok(server)) => &**server,
             _ if is_in_files(store) => &self.files,
             // A store of another back end is refused there as well.
-            Ok(_) | Err(_) => &*self.database,
+            Some(Err(_)) | None => &*self.database,
         }
     }
 }
@@ -73,7 +104,7 @@ impl Memory for Stores {
                     .to_owned(),
             ));
         }
-        if let (true, Err(why)) = (is_on_postgres(store), &self.postgres) {
+        if let Some(Err(why)) = self.server(store) {
             return Err(MemoryError::Backend(format!("store `{}`: {why}", store.name)));
         }
         self.of(store).check(store)

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use clawk_egress::{EgressError, Response};
 use clawk_kernel::ports::{
-    Completion, Delta, Embedded, FaultKind, InferRequest, Later, Provider, ProviderError,
+    Audio, Completion, Delta, Embedded, FaultKind, InferRequest, Later, Provider, ProviderError, Spoken,
+    Transcribed, Usage,
 };
 use http::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,7 @@ use crate::draft::{Draft, OnDelta};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::sse::{Decoder, Event};
-use crate::{anthropic, embeddings, openai};
+use crate::{anthropic, embeddings, openai, speech};
 
 /// Largest single event of a stream.
 const EVENT_MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -72,6 +73,35 @@ impl Provider for HttpProvider {
         })
     }
 
+    fn transcribe<'a>(
+        &'a self,
+        audio: &'a Audio,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+        Box::pin(async move {
+            let done = match self.dialect {
+                Dialect::OpenAi => speech::transcribe(&self.endpoint, &self.model, audio, cancel).await,
+                Dialect::Anthropic => Err(no_speech()),
+            };
+            done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+        })
+    }
+
+    fn speak<'a>(
+        &'a self,
+        voice: &'a str,
+        text: &'a str,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Spoken, ProviderError>> {
+        Box::pin(async move {
+            let done = match self.dialect {
+                Dialect::OpenAi => speech::speak(&self.endpoint, (&self.model, voice), text, cancel).await,
+                Dialect::Anthropic => Err(no_speech()),
+            };
+            done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+        })
+    }
+
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
         let last = match self.dialect {
             Dialect::OpenAi => "/chat/completions",
@@ -82,6 +112,11 @@ impl Provider for HttpProvider {
             reached.map_err(|fault| self.endpoint.error(fault, None))
         })
     }
+}
+
+fn no_speech() -> (Fault, Option<Usage>) {
+    let why = "this protocol has no speech; name a provider that speaks `openai-compatible`";
+    (Fault::new(FaultKind::Rejected, why), None)
 }
 
 impl HttpProvider {

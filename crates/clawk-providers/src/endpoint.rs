@@ -38,10 +38,16 @@ impl Endpoint {
 
     /// The same at another path of the endpoint.
     pub(crate) async fn post_to(&self, url: Url, body: Bytes) -> Result<Response, Fault> {
-        let response = self.send(url.clone(), body.clone()).await?;
+        self.post_as(url, HeaderValue::from_static("application/json"), body)
+            .await
+    }
+
+    /// The same with a body of another media type.
+    pub(crate) async fn post_as(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, Fault> {
+        let response = self.send(url.clone(), kind.clone(), body.clone()).await?;
         let refused = response.status() == http::StatusCode::UNAUTHORIZED;
         let response = if refused && self.auth.rejected() {
-            self.send(url, body).await?
+            self.send(url, kind, body).await?
         } else {
             response
         };
@@ -73,9 +79,9 @@ impl Endpoint {
         Ok(())
     }
 
-    async fn send(&self, url: Url, body: Bytes) -> Result<Response, Fault> {
+    async fn send(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, Fault> {
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, kind);
         headers.insert(
             ACCEPT,
             HeaderValue::from_static("text/event-stream, application/json"),

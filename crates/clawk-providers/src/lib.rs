@@ -29,6 +29,7 @@ mod fault;
 mod embeddings;
 mod picture;
 mod scripted;
+mod speech;
 
 mod discover;
 

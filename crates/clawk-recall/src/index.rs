@@ -26,6 +26,11 @@ fn stem(word: &str) -> &str {
     whole
 }
 
+/// The words of a text as an index has them: the forms of one word are one. A word that comes twice is there twice.
+pub fn stems(text: &str) -> impl Iterator<Item = String> + '_ {
+    words::words(text).map(|word| stem(&word).to_owned())
+}
+
 impl Index {
     /// Adds a text under a number, instead of what was there.
     pub fn add(&mut self, n: i64, text: String) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use axum::body::Bytes;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::{Frame, Later};
 use http::{Request, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -15,6 +15,21 @@ pub enum HookBody {
     Whole(Vec<u8>),
     /// Piece by piece, until the sender is dropped.
     Stream(mpsc::Receiver<Bytes>),
+    /// None: the request asked for a WebSocket, and the channel talks on it.
+    Socket(HookSocket),
+}
+
+/// A channel's end of a WebSocket.
+#[derive(Debug)]
+pub struct HookSocket {
+    /// The subprotocol that was agreed on.
+    pub protocol: &'static str,
+    /// The longest frame that is taken, bytes.
+    pub max_frame_bytes: usize,
+    /// What the client says; dropped when the client is gone.
+    pub heard: mpsc::Sender<Frame>,
+    /// What it is told, until the channel drops its sender.
+    pub said: mpsc::Receiver<Frame>,
 }
 
 /// The channels of a host's agent.

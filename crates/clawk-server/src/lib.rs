@@ -35,7 +35,7 @@ pub use a2a::push::Push;
 pub use access::Rights;
 pub use acp::serve_acp;
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};
-pub use channels::{Channels, HookBody};
+pub use channels::{Channels, HookBody, HookSocket};
 pub use control::{Client, Control, ControlError};
 pub use host::{Host, Options};
 pub use mcp::serve_mcp;

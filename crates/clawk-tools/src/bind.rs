@@ -24,7 +24,7 @@ use crate::oauth::{Store, Tokens, Web};
 use crate::runner::{Binding, Runner};
 
 /// Largest answer of a declared endpoint, bytes.
-const MAX_ENDPOINT_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_ENDPOINT_BYTES: u64 = 16 << 20;
 
 /// What the machine gives to tools.
 pub struct Host {
@@ -350,7 +350,7 @@ impl Binder<'_> {
     }
 
     /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
-    fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<Server>, String> {
+    pub(crate) fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<Server>, String> {
         let sandbox = self.manifest.sandbox_of(tool);
         let place = (uri.clone(), sandbox.map(|sandbox| sandbox.name.clone()));
         if let Some(server) = self.servers.get(&place) {
@@ -540,7 +540,7 @@ fn shown(url: &Url) -> String {
 }
 
 /// A declared endpoint may think for long: the call's own deadline ends it.
-fn patient() -> Deadlines {
+pub(crate) fn patient() -> Deadlines {
     let hour = 3_600_000;
     Deadlines {
         first_byte_ms: hour,

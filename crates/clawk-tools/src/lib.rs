@@ -16,7 +16,7 @@ mod mcp;
 mod mend;
 pub mod oauth;
 mod program;
-
+mod remember;
 mod runner;
 mod stands;
 pub mod undo;
@@ -28,7 +28,9 @@ pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question, load};
 pub use config::{A2aTool, HttpTool, Reconcile, ToolConfig, ToolsConfig};
 pub use egress::Egress;
+pub use executor::{A2aAgent, A2aEnd};
 pub use program::{Program, program};
+pub use remember::MemoryServer;
 pub use runner::Runner;
 
 /// Whether a built-in tool has this name.

@@ -6,6 +6,7 @@
 mod doors;
 mod egress;
 mod postgres;
+mod qdrant;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,7 @@ use anyhow::{Context, Result, anyhow};
 use clawk_channels::ChannelConfig;
 use clawk_kernel::purse::{Budgets, Prices};
 use clawk_kernel::{Claims, InboxLimits, Judge, OutboxLimits, PlanLimits, Shown};
-use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
+use clawk_manifest::model::{FilesystemMode, McpUri, NetworkMode, ShellMode};
 use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
 use clawk_sandbox as sandbox;
@@ -30,6 +31,7 @@ pub(crate) use egress::{Egress, SecretBinding};
 #[cfg(feature = "postgres")]
 pub(crate) use postgres::Tls as PostgresTls;
 pub(crate) use postgres::{Postgres, ServerUrl};
+pub(crate) use qdrant::Qdrant;
 
 use crate::keeper::{Checkpoints, Retention};
 use crate::peers::{PeerConfig, SwarmConfig};
@@ -106,6 +108,8 @@ pub(crate) struct Settings {
     pub(crate) world_models: PlanLimits,
     /// The server of stores on PostgreSQL.
     pub(crate) postgres: Postgres,
+    /// The server of stores on Qdrant.
+    pub(crate) qdrant: Qdrant,
 }
 
 /// `[undo]`.
@@ -153,11 +157,42 @@ pub(crate) struct MemoryConfig {
 }
 
 /// `[memory.NAME]`.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MemoryStore {
     /// Everybody's turns may recall its entries, whoever said them.
     pub(crate) across_senders: bool,
+    /// The MCP server that keeps a store of `backend: custom`: `stdio:///…` or a URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<String>,
+    /// Variables for that server, besides `PATH`, `HOME` and `LANG`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Variables whose values are secrets: variable name to secret reference.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) secret_env: BTreeMap<String, String>,
+    /// Headers for a server over HTTP, whose values are secrets: header name to secret reference.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) secret_headers: BTreeMap<String, String>,
+    /// Host paths that the server sees read-only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) read_paths: Vec<PathBuf>,
+}
+
+impl MemoryStore {
+    /// Where its server is; `None`: it has none.
+    ///
+    /// # Errors
+    /// What is wrong with the address.
+    pub(crate) fn server(&self) -> Result<Option<McpUri>, String> {
+        let uri = self.server.clone().map(McpUri::try_from).transpose();
+        uri.map_err(|error| error.to_string())
+    }
+
+    /// Secrets that it names.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &String> {
+        self.secret_env.values().chain(self.secret_headers.values())
+    }
 }
 
 impl MemoryConfig {

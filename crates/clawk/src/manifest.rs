@@ -24,7 +24,7 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, Sources, O
     if let Some(refusal) = companion::refusal(&companion::of_manifest(&loaded)?) {
         bail!("{refusal}");
     }
-    let found = loaded.diagnostics.len() + unapplied::of(&manifest, &config.settings.peers).len();
+    let found = loaded.diagnostics.len() + unapplied::of(&manifest, &config.settings).len();
     let rules = about_rules(&manifest.policies, &loaded.sources).len();
     let plural = if found + rules == 1 { "" } else { "s" };
     let about = match rules {

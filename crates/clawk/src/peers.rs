@@ -11,16 +11,17 @@ use anyhow::{Context, Result, bail};
 use clawk_client::Target;
 use clawk_egress::Url;
 use clawk_kernel::Role;
-use clawk_kernel::ports::TokenKey;
+use clawk_kernel::ports::{Errand, Later, Lost, RunError, TokenKey, Worked};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_kernel::witness::digest_of;
 use clawk_manifest::Manifest;
 use clawk_manifest::model::{BusBackend, MessagePassing};
 use clawk_secrets::Resolver;
-use clawk_server::peers::{BusKind, BusOptions, LinkOptions, Peers};
+use clawk_server::peers::{BusKind, BusOptions, Foreign, ForeignOptions, LinkOptions, Peers};
 use clawk_swarm::Plan;
 use clawk_swarm::limit::Local;
 use clawk_swarm::plan::identity_name;
+use clawk_tools::A2aAgent;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, QueueDoor};
@@ -60,7 +61,7 @@ impl SwarmConfig {
     }
 }
 
-/// `[peers.NAME]`: an identity that is not the Claw's own. Exactly one of the first five keys stands in it.
+/// `[peers.NAME]`: an identity that is not the Claw's own. Exactly one of the first six keys stands in it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PeerConfig {
@@ -76,6 +77,9 @@ pub(crate) struct PeerConfig {
     /// Any CKP agent elsewhere: `http://`, `https://`, `ws://` or `wss://`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<String>,
+    /// An agent of the A2A protocol elsewhere: the address below which its card is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) a2a: Option<String>,
     /// A CKP agent behind its queues: `nats://HOST:PORT` or `redis://HOST:PORT`, and `#SWARM/AGENT` where its names differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bus: Option<String>,
@@ -96,6 +100,7 @@ enum Way<'a> {
     Manifest(&'a Path),
     Command(&'a [String]),
     Url(&'a str),
+    A2a(&'a str),
     Bus(&'a str),
 }
 
@@ -106,13 +111,14 @@ impl PeerConfig {
             self.manifest.as_deref().map(Way::Manifest),
             self.command.as_deref().map(Way::Command),
             self.url.as_deref().map(Way::Url),
+            self.a2a.as_deref().map(Way::A2a),
             self.bus.as_deref().map(Way::Bus),
         ];
         let mut given = ways.into_iter().flatten();
         match (given.next(), given.next()) {
             (Some(way), None) => Ok(way),
             _ => bail!(
-                "`[peers.{name}]` of clawk.toml needs exactly one of `identity`, `manifest`, `command`, `url` and `bus`"
+                "`[peers.{name}]` of clawk.toml needs exactly one of `identity`, `manifest`, `command`, `url`, `a2a` and `bus`"
             ),
         }
     }
@@ -154,12 +160,20 @@ pub(crate) struct Place<'a> {
 /// # Errors
 /// It can't be read or written.
 pub(crate) fn token_key(state: &Path) -> Result<TokenKey> {
-    let path = state.join(KEY);
-    let about = || format!("can't keep the swarm's key in `{}`", path.display());
+    kept_key(state, KEY).map(TokenKey)
+}
+
+/// The key of 32 random bytes in a file of the state directory (0600), which is made where there is none.
+///
+/// # Errors
+/// The file can't be written.
+pub(crate) fn kept_key(state: &Path, name: &str) -> Result<[u8; 32]> {
+    let path = state.join(name);
+    let about = || format!("can't keep a key in `{}`", path.display());
     if let Ok(bytes) = fs::read(&path)
         && let Ok(key) = <[u8; 32]>::try_from(bytes.as_slice())
     {
-        return Ok(TokenKey(key));
+        return Ok(key);
     }
     let clock = SystemClock::default();
     let mut key = [0_u8; 32];
@@ -183,7 +197,7 @@ pub(crate) fn token_key(state: &Path) -> Result<TokenKey> {
     file.write_all(&key)
         .and_then(|()| file.sync_all())
         .with_context(about)?;
-    Ok(TokenKey(key))
+    Ok(key)
 }
 
 /// Everybody who is elsewhere; none: nobody is.
@@ -191,17 +205,20 @@ pub(crate) fn token_key(state: &Path) -> Result<TokenKey> {
 /// # Errors
 /// A binding is not one, or the bus can't be reached.
 pub(crate) async fn elsewhere(place: Place<'_>, key: &TokenKey) -> Result<Option<Arc<Peers>>> {
-    let mut links = BTreeMap::new();
+    let (mut links, mut foreign) = (BTreeMap::new(), BTreeMap::new());
     for (name, peer) in &place.config.settings.peers {
-        if let Some(options) = link(place, name, peer)? {
+        if let Way::A2a(url) = peer.way(name)? {
+            foreign.insert(name.clone(), stranger(place, name, peer, url)?);
+        } else if let Some(options) = link(place, name, peer)? {
             links.insert(name.clone(), options);
         }
     }
-    let bus = bus(place, key, &links)?;
-    if links.is_empty() && bus.is_none() {
+    let bound = |name: &str| links.contains_key(name) || foreign.contains_key(name);
+    let bus = bus(place, key, &bound)?;
+    if links.is_empty() && foreign.is_empty() && bus.is_none() {
         return Ok(None);
     }
-    let peers = Peers::new(links, bus).await;
+    let peers = Peers::new(links, foreign, bus).await;
     Ok(Some(peers.context("the swarm's bus can't be reached")?))
 }
 
@@ -209,7 +226,7 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
     let folder = place.config.folder();
     let about = || format!("`[peers.{name}]` of clawk.toml");
     let target = match peer.way(name)? {
-        Way::Here => return Ok(None),
+        Way::Here | Way::A2a(_) => return Ok(None),
         Way::Manifest(path) => {
             let state = place.state.join(STATES).join(name);
             let program = std::env::current_exe().context("this program can't find itself")?;
@@ -265,6 +282,79 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
     }))
 }
 
+fn stranger(place: Place<'_>, name: &str, peer: &PeerConfig, url: &str) -> Result<ForeignOptions> {
+    let about = || format!("`[peers.{name}]` of clawk.toml");
+    if peer.tools.is_some() {
+        bail!(
+            "{}: `tools` can't be told to an agent of A2A, which uses what it has; leave it out",
+            about()
+        );
+    }
+    let token = peer
+        .token
+        .as_ref()
+        .map(|reference| place.resolver.resolve(reference));
+    let token = token.transpose().with_context(about)?;
+    let agent = A2aAgent::new(url, token.as_ref(), place.resolver.env());
+    let agent = agent.map_err(anyhow::Error::msg).with_context(about)?;
+    Ok(ForeignOptions {
+        member: Arc::new(Member(Arc::new(agent))),
+        timeout_ms: peer.timeout_ms,
+    })
+}
+
+/// An agent of A2A as a member.
+#[derive(Debug)]
+struct Member(Arc<A2aAgent>);
+
+impl Foreign for Member {
+    fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked> {
+        Box::pin(async move {
+            let mut waits = Waits {
+                agent: Arc::clone(&self.0),
+                task: None,
+            };
+            let begun = |task: &str| waits.task = Some(task.to_owned());
+            let ended = self.0.work(&errand.id.to_string(), &errand.text, begun).await;
+            if ended.is_ok() {
+                waits.task = None;
+            }
+            let lost = |why, error: RunError| Worked::Lost {
+                why,
+                message: error.to_string(),
+            };
+            match ended {
+                Ok(end) if end.state == "completed" => Worked::Answered {
+                    text: end.text,
+                    tokens: None,
+                },
+                Ok(end) => Worked::Refused {
+                    reason: end.state.chars().take(32).collect(),
+                    message: end.text.chars().take(300).collect(),
+                },
+                Err(error @ RunError::Unavailable(_)) => lost(Lost::Unreached, error),
+                Err(error @ RunError::Timeout { .. }) => lost(Lost::Timeout, error),
+                Err(error) => lost(Lost::Crashed, error),
+            }
+        })
+    }
+}
+
+/// Somebody waits for a task. When this is dropped before its end, the other agent is told.
+struct Waits {
+    agent: Arc<A2aAgent>,
+    task: Option<String>,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        let agent = Arc::clone(&self.agent);
+        #[expect(clippy::disallowed_methods, reason = "ends within the deadline of a cancel")]
+        tokio::spawn(async move { agent.cancel(&task).await });
+    }
+}
+
 /// What a program of `[peers.NAME] command` sees of this process's environment, in words of the shell.
 const KEPT: &str = r#"PATH="$PATH" HOME="$HOME" LANG="${LANG:-C}""#;
 
@@ -297,11 +387,7 @@ fn server(place: Place<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
 }
 
 /// The identities that work by the bus, and how many of each work at once.
-fn identities(
-    place: Place<'_>,
-    plan: &Plan,
-    links: &BTreeMap<String, LinkOptions>,
-) -> BTreeMap<String, usize> {
+fn identities(place: Place<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BTreeMap<String, usize> {
     let mut identities: BTreeMap<String, usize> = BTreeMap::new();
     for who in plan
         .all()
@@ -311,7 +397,7 @@ fn identities(
             continue;
         };
         let name = identity_name(&seat.identity);
-        if name != place.manifest.identity.name && !links.contains_key(&name) {
+        if name != place.manifest.identity.name && !bound(&name) {
             *identities.entry(name).or_default() += 1;
         }
     }
@@ -324,11 +410,7 @@ fn identities(
 }
 
 /// The bus of the manifest's Swarm; none: its members work in this process.
-fn bus(
-    place: Place<'_>,
-    key: &TokenKey,
-    links: &BTreeMap<String, LinkOptions>,
-) -> Result<Option<BusOptions>> {
+fn bus(place: Place<'_>, key: &TokenKey, bound: &dyn Fn(&str) -> bool) -> Result<Option<BusOptions>> {
     let Some(swarm) = &place.manifest.swarm else {
         return Ok(None);
     };
@@ -359,7 +441,7 @@ fn bus(
         ),
     };
     let plan = Plan::of(swarm, &place.manifest.identity.name, config.local()).map_err(anyhow::Error::msg)?;
-    let identities = identities(place, &plan, links);
+    let identities = identities(place, &plan, bound);
     let unknown = config
         .serve
         .iter()

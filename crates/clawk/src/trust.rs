@@ -156,7 +156,7 @@ impl Finder {
                     token.collect(),
                     &folder,
                 );
-            } else if let Some(url) = peer.url.as_ref().or(peer.bus.as_ref()) {
+            } else if let Some(url) = peer.url.as_ref().or(peer.a2a.as_ref()).or(peer.bus.as_ref()) {
                 let url = std::slice::from_ref(url);
                 self.add(&format!("[peers.{name}] at"), url, token.collect(), &folder);
             }
@@ -314,8 +314,16 @@ impl Finder {
                 McpUri::try_from(uri.clone()).ok()?,
             ))
         });
+        let stores = &config.settings.memory.stores;
+        let of_stores = stores.iter().filter_map(|(name, store)| {
+            // silent-ok: said where it is used
+            Some((
+                format!("clawk.toml `[memory.{name}] server`"),
+                store.server().ok()??,
+            ))
+        });
         let mut seen = BTreeSet::new();
-        for (by, uri) in of_tools.chain(of_atlases) {
+        for (by, uri) in of_tools.chain(of_atlases).chain(of_stores) {
             if let McpUri::Stdio { path, args } = uri {
                 let words: Vec<String> = std::iter::once(path).chain(args).collect();
                 if seen.insert(words.clone()) {

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use clawk_manifest::model::SandboxLevel;
+use clawk_channels::{ChannelConfig, is_trigger};
+use clawk_manifest::model::{AccessControl, ChannelType, Role, RuleAction, SandboxLevel};
 use clawk_manifest::{Diagnostic, Manifest};
 use clawk_swarm::plan::identity_name;
 
+use crate::config::Settings;
 use crate::peers::PeerConfig;
 
 /// One warning for each.
-pub(crate) fn of(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Diagnostic> {
+pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if let Err(reason) = clawk_policy::Screen::compile(&manifest.policies) {
         found.push(Diagnostic::warning(
@@ -33,8 +35,44 @@ pub(crate) fn of(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> V
             .help("level `process` or above keeps them; see docs/reference/sandbox.md"),
         );
     }
-    found.extend(members(manifest, peers));
+    found.extend(members(manifest, &settings.peers));
+    found.extend(unheard(manifest, settings));
     found
+}
+
+/// A question that nobody can answer where it would be asked: whoever caused it is no admin, and no place for questions is named.
+fn unheard(manifest: &Manifest, settings: &Settings) -> Option<Diagnostic> {
+    let mut rules = manifest.policies.iter().flat_map(|policy| &policy.rules);
+    let asks = rules.any(|rule| rule.action == RuleAction::RequireApproval);
+    if !asks || !settings.approvals.to.is_empty() {
+        return None;
+    }
+    let none = ChannelConfig::default();
+    let silent = manifest.channels.iter().filter(|channel| {
+        let config = settings.channels.get(&channel.name).unwrap_or(&none);
+        let is_admin = |id: &String| config.admins.contains(id);
+        match (&channel.kind, &channel.access_control) {
+            (ChannelType::Cli, _) => false,
+            (kind, _) if is_trigger(*kind) => true,
+            (_, Some(AccessControl::Allowlist { allowed_ids })) => !allowed_ids.iter().all(is_admin),
+            (_, Some(AccessControl::RoleBased { roles })) => {
+                roles.iter().any(|assigned| assigned.role == Role::User)
+            }
+            (_, Some(AccessControl::Open | AccessControl::Pairing { .. }) | None) => true,
+        }
+    });
+    let names: Vec<String> = silent.map(|channel| format!("`{}`", channel.name)).collect();
+    let (first, rest) = names.split_first()?;
+    let names = match rest.len() {
+        0 => first.clone(),
+        more => format!("{first} and {more} more"),
+    };
+    let said = format!(
+        "a rule asks for approval, and messages of {names} can cause such a question without an admin who would see it there: it waits for \
+         `clawk approve` alone, and ends with its time"
+    );
+    let help = "name a conversation of an admin in clawk.toml: `[approvals] to = [\"CHANNEL:CONVERSATION\"]`";
+    Some(Diagnostic::warning("question-unheard", "/spec/channels", said).help(help))
 }
 
 /// Members of the swarm whose Identity is given nowhere: they are the Claw's own under another name.

@@ -26,8 +26,8 @@ class Echo(AgentExecutor):
         )
         updater = TaskUpdater(queue, context.task_id, context.context_id)
         await updater.start_work()
-        if text == "sleep":
-            await asyncio.sleep(60)
+        if text in ("sleep", "slow"):
+            await asyncio.sleep(60 if text == "sleep" else 4)
         await asyncio.sleep(0.4)
         if text == "fail":
             await updater.failed(updater.new_agent_message([Part(text="it did not work")]))

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result};
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
 
-use crate::run::{command, output};
+use crate::run;
 use crate::tidy::Finding;
 
 const DOCS: &str = "docs";
@@ -97,13 +97,7 @@ fn dead(
 /// # Errors
 /// A page can't be read or written.
 pub(super) fn render(root: &Path) -> Result<(PathBuf, usize)> {
-    let metadata = output(command("cargo").args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
-    let target = metadata
-        .get("target_directory")
-        .and_then(serde_json::Value::as_str)
-        .context("`cargo metadata` names no target_directory")?;
-    let folder = Path::new(target).join("book");
+    let folder = run::target()?.join("book");
     let entries = summary(root)?;
     let pages: Vec<&PathBuf> = entries.iter().filter_map(|entry| entry.page.as_ref()).collect();
     for (index, page) in pages.iter().enumerate() {

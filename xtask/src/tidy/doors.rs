@@ -81,6 +81,8 @@ const DOORS: [Door; 8] = [
             "crates/clawk-channels/src/api.rs",
             // Files that people sent there, from the platform's own hosts.
             "crates/clawk-channels/src/remote.rs",
+            // The operator's server of memory stores: the agent names no address.
+            "crates/clawk-memory/src/qdrant/server.rs",
             // Models, whose requests are recorded as such.
             "crates/clawk-providers/src/",
             // Signed tree heads and audit records to where the operator wants them.

@@ -20,8 +20,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::words::{by, first, id_of, parse, told, whose, words};
-use crate::adapter::{Adapter, Asking, Out, Press};
+use self::words::{by, first, id_of, parse, told, waits_no_more, whose, words};
+use crate::adapter::{Adapter, Asking, Decision, Out, Press};
 use crate::outlet::dress;
 use crate::pairing::code;
 use crate::service::Lane;
@@ -79,7 +79,7 @@ struct Open {
     /// What the message says.
     text: String,
     /// The decision.
-    decided: Option<String>,
+    decided: Option<Decision>,
 }
 
 /// The channels, once they are all made.
@@ -99,7 +99,7 @@ pub(crate) struct Questions {
     /// Where a question was not delivered.
     trouble: Mutex<HashMap<Place, Trouble>>,
     /// Decisions that are to be shown.
-    decisions: Mutex<Vec<(Open, String)>>,
+    decisions: Mutex<Vec<(Open, Decision)>>,
     shows: Notify,
 }
 
@@ -117,7 +117,7 @@ struct Trouble {
 /// What is sent beside everything else: one platform that does not answer holds no other's questions up.
 enum Work {
     Ask(Box<Asking>, Arc<dyn Adapter>, Place),
-    Show(Box<Open>, String),
+    Show(Box<Open>, Decision),
 }
 
 /// A question of the agent itself, which waits for words.
@@ -149,7 +149,7 @@ impl Questions {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decisions(&self) -> MutexGuard<'_, Vec<(Open, String)>> {
+    fn decisions(&self) -> MutexGuard<'_, Vec<(Open, Decision)>> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -365,7 +365,7 @@ impl Questions {
         });
         for asked in gone {
             let found = past.iter().rev().find(|past| past.request_id == asked.as_str());
-            let decision = found.map_or_else(|| "It waits no more.".to_owned(), told);
+            let decision = found.map_or_else(waits_no_more, told);
             self.decided(&asked, &decision);
         }
     }
@@ -550,7 +550,7 @@ impl Questions {
             "n" => false,
             _ => return Pressed::Unknown,
         };
-        self.settle(&open, yes, (channel, &press.sender, role), None)
+        self.settle(&open, yes, (channel, &press.sender, role), press.reason.clone())
             .await
     }
 
@@ -570,7 +570,7 @@ impl Questions {
             return Pressed::NotAllowed;
         }
         if let Some(decision) = &open.decided {
-            return Pressed::Before(format!("Already decided. {decision}"));
+            return Pressed::Before(format!("Already decided. {}", decision.text));
         }
         let reply = Reply {
             answer: if yes { Answer::Approve } else { Answer::Deny },
@@ -595,9 +595,10 @@ impl Questions {
         };
         match reception {
             Reception::Taken => {
-                let decision = by(if yes { "Approved" } else { "Denied" }, sender, channel);
+                let word = if yes { "Approved" } else { "Denied" };
+                let decision = by((yes, word), sender, channel);
                 self.decided(&open.asked, &decision);
-                Pressed::Taken(decision)
+                Pressed::Taken(decision.text)
             }
             Reception::Nothing => Pressed::Before("Already decided.".to_owned()),
             Reception::NotAllowed => Pressed::NotAllowed,
@@ -609,7 +610,7 @@ impl Questions {
     }
 
     /// Has the decision shown wherever it was asked. Whoever decided does not wait for that.
-    fn decided(&self, asked: &RequestId, decision: &str) {
+    fn decided(&self, asked: &RequestId, decision: &Decision) {
         let mut shown = Vec::new();
         {
             let mut open = self.open();
@@ -617,24 +618,24 @@ impl Questions {
                 .iter_mut()
                 .filter(|open| open.asked == *asked && open.decided.is_none());
             for open in waiting {
-                open.decided = Some(decision.to_owned());
-                shown.push((open.clone(), decision.to_owned()));
+                open.decided = Some(decision.clone());
+                shown.push((open.clone(), decision.clone()));
             }
         }
         self.decisions().extend(shown);
         self.shows.notify_one();
     }
 
-    async fn show(&self, open: &Open, decision: &str) {
+    async fn show(&self, open: &Open, decision: &Decision) {
         let Some(adapter) = self.adapter(&open.channel) else {
             return;
         };
         let abilities = adapter.abilities();
         let of = open.sent_as.as_deref().filter(|_| abilities.edits);
         let markdown = if of.is_some() {
-            format!("{}\n\n{decision}", open.text)
+            format!("{}\n\n{}", open.text, decision.text)
         } else {
-            format!("{decision} (question {})", open.code)
+            format!("{} (question {})", decision.text, open.code)
         };
         let out = Out {
             id: format!("decided-{}", open.id),
@@ -646,7 +647,7 @@ impl Questions {
         };
         let sent = async {
             match of {
-                Some(of) => adapter.edit(of, &out).await,
+                Some(of) => adapter.decided(of, &out, decision).await,
                 None => adapter.send(&out).await,
             }
         };

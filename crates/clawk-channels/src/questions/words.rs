@@ -4,7 +4,7 @@ use clawk_kernel::sheet::Offer;
 use clawk_kernel::{Door, Past, Question, Waiting};
 use clawk_proto::{Digest, RequestId};
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Decision};
 use crate::outlet::dress;
 use crate::split::length;
 
@@ -119,22 +119,38 @@ fn fenced(text: &str) -> String {
 }
 
 /// What a decision of the record is called. It reads as it does where it was made: whichever of both comes first is shown.
-pub(super) fn told(past: &Past) -> String {
-    let word = match past.answer.as_str() {
-        "approve" => "Approved",
-        "approve-for-session" => "Approved for the session",
-        "always" => "Always approved",
-        "deny" => "Denied",
-        "timeout-deny" => return "Denied: nobody answered in time.".to_owned(),
-        "timeout-allow" => return "Allowed: nobody answered in time.".to_owned(),
-        "cancelled" => return "It was cancelled.".to_owned(),
-        _ => return "It waits no more.".to_owned(),
+pub(super) fn told(past: &Past) -> Decision {
+    let (yes, word) = match past.answer.as_str() {
+        "approve" => (true, "Approved"),
+        "approve-for-session" => (true, "Approved for the session"),
+        "always" => (true, "Always approved"),
+        "deny" => (false, "Denied"),
+        "timeout-deny" => return nobody(Some(false), "Denied: nobody answered in time."),
+        "timeout-allow" => return nobody(Some(true), "Allowed: nobody answered in time."),
+        "cancelled" => return nobody(None, "It was cancelled."),
+        _ => return waits_no_more(),
     };
-    by(word, &past.by, &past.channel)
+    by((yes, word), &past.by, &past.channel)
 }
 
-pub(super) fn by(word: &str, person: &str, channel: &str) -> String {
-    format!("{word} by {person} ({channel}).")
+pub(super) fn waits_no_more() -> Decision {
+    nobody(None, "It waits no more.")
+}
+
+fn nobody(yes: Option<bool>, text: &str) -> Decision {
+    Decision {
+        yes,
+        by: None,
+        text: text.to_owned(),
+    }
+}
+
+pub(super) fn by((yes, word): (bool, &str), person: &str, channel: &str) -> Decision {
+    Decision {
+        yes: Some(yes),
+        by: Some(person.to_owned()),
+        text: format!("{word} by {person} ({channel})."),
+    }
 }
 
 #[cfg(test)]

@@ -287,6 +287,7 @@ impl Custom {
                     conversation,
                     ..
                 }) => Work::Press(Press {
+                    reason: None,
                     question,
                     choice,
                     sender: sender.id(),

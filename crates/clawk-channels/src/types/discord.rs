@@ -373,6 +373,7 @@ impl Discord {
                     member
                 };
                 let press = Press {
+                    reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
                     sender: sender.to_owned(),

@@ -395,6 +395,7 @@ impl Lark {
         };
         let (chat, root) = (text("/context/open_chat_id"), text("/action/value/root"));
         let press = Press {
+            reason: None,
             question: question.to_owned(),
             choice: choice.to_owned(),
             sender: text("/operator/open_id").to_owned(),

@@ -183,6 +183,7 @@ impl Line {
         if let Some(postback) = event.postback {
             if let (Some((question, choice)), Some(sender)) = (carried(&postback.data), user_id) {
                 let press = Press {
+                    reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
                     sender,

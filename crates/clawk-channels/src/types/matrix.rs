@@ -102,7 +102,7 @@ pub(crate) struct Matrix {
     files: Remote,
     user_id: String,
     /// Rooms with one other member.
-    direct: Mutex<BTreeSet<String>>,
+    direct: Mutex<BTreeMap<String, bool>>,
     /// Own messages that may be replied to.
     own: Mutex<BTreeSet<String>>,
 }
@@ -135,7 +135,7 @@ impl Matrix {
         })
     }
 
-    fn direct(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn direct(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
         self.direct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -215,20 +215,27 @@ impl Matrix {
         }
     }
 
-    /// Which rooms hold two.
+    /// Which rooms hold two. A server says it when it changes, and not again after a restart of ours.
     fn note(&self, sync: &Sync) {
         let mut direct = self.direct();
         for (room, joined) in &sync.rooms.join {
-            match joined.summary.joined {
-                Some(2) => {
-                    direct.insert(room.clone());
-                }
-                Some(_) => {
-                    direct.remove(room);
-                }
-                None => {}
+            if let Some(count) = joined.summary.joined {
+                direct.insert(room.clone(), count == 2);
             }
         }
+    }
+
+    /// Asks who is in a room of which that is not known.
+    async fn ask_members(&self, room: &str) -> Result<(), Ended> {
+        if self.direct().contains_key(room) {
+            return Ok(());
+        }
+        let path = format!("_matrix/client/v3/rooms/{}/joined_members", escaped(room));
+        let told = self.must(Method::GET, &path, None).await?;
+        let joined = told.get("joined").and_then(Value::as_object);
+        let joined = joined.ok_or_else(|| Ended::broken("the members of a room can't be read"))?;
+        self.direct().insert(room.to_owned(), joined.len() == 2);
+        Ok(())
     }
 
     /// Rooms to which somebody who is let in invites.
@@ -244,7 +251,7 @@ impl Matrix {
                 continue;
             }
             if invite.content.get("is_direct") == Some(&json!(true)) {
-                self.direct().insert(room.clone());
+                self.direct().insert(room.clone(), true);
             }
             let path = format!("_matrix/client/v3/join/{}", escaped(room));
             if let Err(ended) = self.must(Method::POST, &path, Some(&json!({}))).await {
@@ -259,6 +266,9 @@ impl Matrix {
             events = self.gap(room, before, since).await?;
         }
         events.extend(joined.timeline.events);
+        if !events.is_empty() {
+            self.ask_members(room).await?;
+        }
         for event in events {
             if event.kind == "m.room.encrypted" {
                 inlet.degraded("a room is encrypted, which this version can't read");
@@ -333,7 +343,7 @@ impl Matrix {
         Some(Incoming {
             ids: vec![event.event_id.clone()],
             conversation: thread.map_or_else(|| room.to_owned(), |root| format!("{room} {root}")),
-            direct: self.direct().contains(room),
+            direct: self.direct().get(room) == Some(&true),
             mention: named || replied,
             sender: Some(event.sender.clone()),
             sender_name: None,

@@ -67,12 +67,7 @@ pub(crate) fn make(
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
         ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
         ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
-        ChannelType::Voice => {
-            return Err(format!(
-                "this version has no adapter for type `{}`",
-                channel.kind.as_str()
-            ));
-        }
+        ChannelType::Voice => Arc::new(web::Web::voice(channel, config, parts)?),
     };
     Ok(Some(adapter))
 }

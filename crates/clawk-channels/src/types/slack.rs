@@ -338,6 +338,7 @@ impl Slack {
             format!("{channel}:{thread}")
         };
         let press = Press {
+            reason: None,
             question: question.to_owned(),
             choice: choice.to_owned(),
             sender: text("/user/id").to_owned(),

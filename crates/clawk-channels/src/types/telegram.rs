@@ -353,6 +353,7 @@ impl Telegram {
                 let chat = message.chat.id;
                 let thread = message.message_thread_id.filter(|_| message.is_topic_message);
                 let press = Press {
+                    reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
                     sender: callback.from.id.to_string(),

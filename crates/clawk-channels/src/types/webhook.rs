@@ -121,6 +121,7 @@ impl Webhook {
             return match serde_json::from_value::<PressBody>(value) {
                 Ok(body) => {
                     let press = Press {
+                        reason: None,
                         question: body.question,
                         choice: body.choice,
                         sender: body.sender.id(),

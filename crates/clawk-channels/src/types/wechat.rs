@@ -247,6 +247,7 @@ impl Wechat {
         }
         if let Some((question, choice)) = carried(&field("bizmsgmenuid")) {
             let press = Press {
+                reason: None,
                 question: question.to_owned(),
                 choice: choice.to_owned(),
                 sender: sender.clone(),

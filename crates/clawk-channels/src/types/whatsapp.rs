@@ -274,6 +274,7 @@ impl Whatsapp {
         if let Some(reply) = message.interactive.and_then(|pressed| pressed.button_reply) {
             if let (Some((question, choice)), Some(sender)) = (carried(&reply.id), from) {
                 let press = Press {
+                    reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
                     sender,

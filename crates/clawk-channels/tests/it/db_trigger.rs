@@ -302,7 +302,7 @@ async fn a_channel_without_a_table_is_named_with_its_cure() {
     ] {
         let spec = json!({"name": "c", "type": kind, "transport": "stdio", "auth": {"secret_ref": "NONE"}, "trigger": trigger});
         let channel: clawk_manifest::model::Channel = serde_json::from_value(spec).unwrap();
-        let faults = clawk_channels::faults(&BTreeMap::new(), &[channel]);
+        let faults = clawk_channels::faults(&BTreeMap::new(), &[channel], &[]);
         assert!(
             faults.iter().any(|fault| fault.contains(&format!("trigger.{field}")) && fault.contains("write `trigger:")),
             "{kind}: {faults:?}"
@@ -340,7 +340,7 @@ async fn a_channel_without_a_table_is_named_with_its_cure() {
         ("email", json!({"smtp_url": "mail.example.org"}), "smtp_url"),
     ] {
         let configs = BTreeMap::from([("c".to_owned(), serde_json::from_value(config.clone()).unwrap())]);
-        let faults = clawk_channels::faults(&configs, &[channel(kind)]);
+        let faults = clawk_channels::faults(&configs, &[channel(kind)], &[]);
         assert!(
             faults
                 .iter()

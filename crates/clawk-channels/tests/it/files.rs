@@ -350,3 +350,48 @@ async fn an_upload_that_fails_is_no_message() {
     );
     assert_eq!(fake.sent().len(), 1);
 }
+
+#[tokio::test]
+async fn files_and_pictures_can_be_switched_off() {
+    let with = async |features: Value| {
+        let fake: Arc<dyn Fake> = Arc::new(fakes::telegram::start().await);
+        let reader = Reader::new(&fake, json!({ "features": features }), 20).await;
+        fake.brings(&brought(1, "chart.png")).await;
+        sent(&fake, 1).await;
+        let id = "0197f3a0-0000-7000-8000-000000000002".parse().unwrap();
+        let out = reader
+            .stage
+            .channels
+            .send(
+                "chat",
+                &fake.direct(2),
+                "here",
+                &files(),
+                clawk_proto::MessageId(id),
+            )
+            .await
+            .unwrap();
+        let told = (reader.words(), reader.kept().len(), out);
+        reader.stage.end().await;
+        told
+    };
+    let (words, kept, sent) = with(json!({})).await;
+    assert!(words.contains("shown as a picture") && kept == 1, "{words}");
+    assert!(matches!(sent, Delivery::Delivered { .. }), "{sent:?}");
+    let (words, kept, _) = with(json!({"inline_images": false})).await;
+    assert!(
+        words.contains("kept as") && !words.contains("shown as a picture"),
+        "{words}"
+    );
+    assert_eq!(kept, 1);
+    let (words, kept, sent) = with(json!({"files": false})).await;
+    assert!(
+        words.contains("not fetched: `features.files` of this channel is off"),
+        "{words}"
+    );
+    assert_eq!(kept, 0);
+    assert!(
+        matches!(&sent, Delivery::Failed { reason } if reason.contains("`features.files` of the channel `chat` is off")),
+        "{sent:?}"
+    );
+}

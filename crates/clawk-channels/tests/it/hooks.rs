@@ -107,6 +107,42 @@ async fn a_webhook_takes_what_is_signed_and_answers_who_waits() {
     channels.close().await;
 }
 
+#[tokio::test]
+async fn a_webhooks_files_go_out_with_the_text() {
+    use axum::extract::State;
+    type Got = std::sync::Arc<std::sync::Mutex<Vec<Value>>>;
+    let got = Got::default();
+    let take = async |State(got): State<Got>, axum::Json(line): axum::Json<Value>| {
+        got.lock().unwrap().push(line);
+        axum::Json(json!({}))
+    };
+    let router = axum::Router::new()
+        .route("/", axum::routing::post(take))
+        .with_state(got.clone());
+    let base = crate::fakes::serve(router).await;
+    let (_rig, channels, _folder) = with("webhook", json!({"base_url": base})).await;
+    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    let files = [clawk_channels::OutFile::new(
+        "../chart.png",
+        bytes::Bytes::from_static(b"abc"),
+    )];
+    let id = clawk_proto::MessageId("0197f3a0-0000-7000-8000-000000000001".parse().unwrap());
+    let sent = channels.send("hook", "room", "Here.", &files, id).await.unwrap();
+    assert!(
+        matches!(sent, clawk_kernel::ports::Delivery::Delivered { .. }),
+        "{sent:?}"
+    );
+    let got = got.lock().unwrap().clone();
+    assert_eq!(got.len(), 1, "{got:?}");
+    assert_eq!(
+        (&got[0]["text"], &got[0]["conversation"]),
+        (&json!("Here."), &json!("room"))
+    );
+    let file = json!({"name": "chart.png", "media_type": "text/plain", "data": "YWJj"});
+    assert_eq!(got[0]["attachments"], json!([file]));
+    channels.close().await;
+}
+
 /// Each is refused, and nothing of it reaches the agent.
 #[tokio::test]
 async fn twenty_bad_requests_to_a_webhook_are_refused() {

@@ -311,6 +311,32 @@ async fn a_mails_files_stay_in_their_folder() {
     let kept = std::fs::read(workdir.join("attachments/2cf24dba5fb0-x")).unwrap();
     assert_eq!(kept, b"hello");
     assert!(!folder.path().join("x").exists());
+    // And out: to an address, as parts of one mail.
+    let files = [clawk_channels::OutFile::new(
+        "../a \"b\"\r\nX-Evil: 1.csv",
+        bytes::Bytes::from_static(b"a,b\n1,2\n"),
+    )];
+    let id = clawk_proto::MessageId("0197f3a0-0000-7000-8000-000000000001".parse().unwrap());
+    let sent = channels
+        .send("post", "ann@corp.test", "Here it is.", &files, id)
+        .await
+        .unwrap();
+    assert!(
+        matches!(sent, clawk_kernel::ports::Delivery::Delivered { .. }),
+        "{sent:?}"
+    );
+    until(|| async { servers.sent().len() == 2 }).await;
+    let mail = servers.sent().remove(1);
+    assert!(
+        mail.contains("Here it is.") && mail.contains("multipart/mixed"),
+        "{mail}"
+    );
+    assert!(
+        mail.contains("Content-Disposition: attachment") && mail.replace('\r', "").contains("\na,b\n1,2\n"),
+        "{mail}"
+    );
+    let heads: Vec<&str> = mail.lines().filter(|line| line.starts_with("X-Evil")).collect();
+    assert_eq!(heads, Vec::<&str>::new(), "a name is no header: {mail}");
     channels.close().await;
 }
 

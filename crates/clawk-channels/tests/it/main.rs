@@ -18,6 +18,8 @@ mod db_trigger;
 mod durable;
 mod fakes;
 mod files;
+mod frames;
+mod homeserver;
 mod hooks;
 #[cfg(feature = "mail")]
 mod mail;
@@ -27,5 +29,6 @@ mod queue;
 mod schedule;
 mod signatures;
 mod suite;
+mod voice;
 mod weather;
 mod web;

@@ -71,6 +71,10 @@ fn answers(fake: &dyn Fake) -> BTreeMap<u32, Vec<(String, bool)>> {
 
 /// Each is answered once, or marked as a repeat, where it was asked.
 fn judge(fake: &dyn Fake, count: u32, people: u32) -> usize {
+    judged(fake, (count, people), fake.knows_repeats())
+}
+
+fn judged(fake: &dyn Fake, (count, people): (u32, u32), known: bool) -> usize {
     let all = answers(fake);
     assert_eq!(all.len(), usize::try_from(count).unwrap(), "{}", fake.kind());
     let mut marked = 0;
@@ -86,7 +90,7 @@ fn judge(fake: &dyn Fake, count: u32, people: u32) -> usize {
             "{}: m{n} was answered twice and not marked: {answers:?}",
             fake.kind()
         );
-        if fake.knows_repeats() {
+        if known {
             assert_eq!(
                 answers.len(),
                 1,
@@ -315,7 +319,7 @@ async fn killed_at_any_moment(fake: Arc<dyn Fake>, kills: usize) -> String {
         assert!(start.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let marked = judge(&*fake, COUNT, 10);
+    let marked = judged(&*fake, (COUNT, 10), fake.knows_repeats_after_a_kill());
     // Each is one turn.
     assert_eq!(stage.rig.journal.inbox().len(), usize::try_from(COUNT).unwrap());
     stage.end().await;

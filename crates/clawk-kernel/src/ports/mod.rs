@@ -3,10 +3,12 @@
 mod connections;
 mod deliver;
 mod elsewhere;
+mod frame;
 mod inbox;
 mod journal;
 mod memory;
 mod model;
+mod speech;
 mod tool;
 
 use std::future::Future;
@@ -16,6 +18,7 @@ pub use clawk_swarm::coord::Lost;
 pub use connections::{Connection, Connections, Reached};
 pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
 pub use elsewhere::{Elsewhere, Errand, Place, Reports, TokenKey, Worked};
+pub use frame::Frame;
 pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
 pub use journal::{
     ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
@@ -26,6 +29,7 @@ pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
+pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 
 /// A boxed future, as the traits return it.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::Later;
+use super::{Audio, Later, Spoken, Transcribed};
 
 /// One message of the conversation as a model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -288,8 +288,38 @@ pub trait Provider: Send + Sync + fmt::Debug {
         })))
     }
 
+    /// One attempt at the words of a recording, by the provider's own model.
+    fn transcribe<'a>(
+        &'a self,
+        _audio: &'a Audio,
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+        Box::pin(std::future::ready(Err(no_speech())))
+    }
+
+    /// One attempt at a text as sound, by the provider's own model, in the voice of this name.
+    fn speak<'a>(
+        &'a self,
+        _voice: &'a str,
+        _text: &'a str,
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Spoken, ProviderError>> {
+        Box::pin(std::future::ready(Err(no_speech())))
+    }
+
     /// Whether the endpoint can be reached, without anything that is paid for or says who asks. A model without a server can.
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+fn no_speech() -> ProviderError {
+    ProviderError {
+        kind: FaultKind::Rejected,
+        message: "this provider neither transcribes nor speaks; name one that speaks `openai-compatible`"
+            .to_owned(),
+        status: None,
+        retry_after_ms: None,
+        usage: None,
     }
 }

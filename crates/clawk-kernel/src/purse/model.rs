@@ -339,14 +339,56 @@ impl Purses {
             Some(Quote::Known(price)) => Some(*price),
             Some(Quote::Unknown) | None => None,
         };
+        self.beside(
+            purse,
+            (provider, embedder),
+            (model, price),
+            (bytes, input, 0),
+            now,
+        )
+    }
+
+    /// The same for one request of so many bytes to a speech model, which is counted for `usage`: its server counts no tokens.
+    ///
+    /// # Errors
+    /// A limit is reached, or money is limited and the price is not known.
+    pub(crate) fn speech(
+        &self,
+        purse: &Purse,
+        provider: &str,
+        (bytes, usage): (u64, Usage),
+        now: Timestamp,
+    ) -> Result<Set, NoRoom> {
+        let Some(model) = self.models.get(provider) else {
+            return Err(NoRoom::Unpriced(format!("no such provider: {provider}")));
+        };
+        let counted = (bytes, usage.input_tokens, usage.output_tokens);
+        self.beside(
+            purse,
+            (provider, &model.model),
+            (model, model.price()),
+            counted,
+            now,
+        )
+    }
+
+    /// Sets aside what a request takes whose tokens are known before: `bytes`, tokens of input and of output.
+    fn beside(
+        &self,
+        purse: &Purse,
+        (provider, asked): (&str, &str),
+        (model, price): (&ModelPurse, Option<Price>),
+        (bytes, input, output): (u64, u64, u64),
+        now: Timestamp,
+    ) -> Result<Set, NoRoom> {
         let mut blind = self.rules_count_money && price.is_none();
         let path: Arc<[Id]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
         let reserved = self.book.reserve(path, now, |left| {
-            if left.tokens < input {
-                return Err((Unit::Tokens, input));
+            if left.tokens < input.saturating_add(output) {
+                return Err((Unit::Tokens, input.saturating_add(output)));
             }
             blind |= price.is_none() && left.cost_microusd != u64::MAX;
-            let cost = price.map_or(0, |price| price.at_most(input, 0));
+            let cost = price.map_or(0, |price| price.at_most(input, output));
             if left.cost_microusd < cost {
                 return Err((Unit::CostMicrousd, cost));
             }
@@ -355,7 +397,7 @@ impl Purses {
                 return Err((Unit::BusyMs, 1));
             }
             Ok(Amount {
-                tokens: input,
+                tokens: input.saturating_add(output),
                 cost_microusd: cost,
                 busy_ms,
                 calls: 0,
@@ -364,7 +406,7 @@ impl Purses {
         });
         if blind {
             return Err(NoRoom::Unpriced(format!(
-                "provider `{provider}`: money is limited and the price of the model `{embedder}` is not known; give it in `[prices.\"{embedder}\"]` of clawk.toml"
+                "provider `{provider}`: money is limited and the price of the model `{asked}` is not known; give it in `[prices.\"{asked}\"]` of clawk.toml"
             )));
         }
         let reservation = reserved.map_err(NoRoom::Quota)?;
@@ -374,7 +416,7 @@ impl Purses {
         Ok(Set {
             reservation,
             input_tokens: input,
-            max_output_tokens: 0,
+            max_output_tokens: output,
             price,
         })
     }

@@ -25,13 +25,15 @@ pub(super) struct Boxes {
 impl Boxes {
     pub(super) fn of<'a>(changes: impl Iterator<Item = &'a Change>) -> Self {
         let mut boxes = Self::default();
-        for change in changes {
-            match change {
-                Change::In(change) => boxes.came(change),
-                Change::Out(change) => boxes.went(change),
-            }
-        }
+        changes.for_each(|change| boxes.apply(change));
         boxes
+    }
+
+    pub(super) fn apply(&mut self, change: &Change) {
+        match change {
+            Change::In(change) => self.came(change),
+            Change::Out(change) => self.went(change),
+        }
     }
 
     fn came(&mut self, change: &InboxChange) {

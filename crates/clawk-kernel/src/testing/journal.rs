@@ -34,6 +34,8 @@ struct Inner {
     spent: Vec<(usize, Spent)>,
     effects: Vec<(usize, EffectChange)>,
     changes: Vec<(usize, Change)>,
+    /// What the changes come to.
+    boxes: Boxes,
     /// Sessions that were read from their beginning.
     folded: Vec<SessionId>,
     /// Entries that may still be taken; `None`: any number.
@@ -47,10 +49,6 @@ type Told = tokio::sync::oneshot::Sender<Result<(), JournalError>>;
 impl MemJournal {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap()
-    }
-
-    fn boxes(&self) -> Boxes {
-        Boxes::of(self.lock().changes.iter().map(|(_, change)| change))
     }
 
     /// Sessions that were read from their beginning, in order.
@@ -127,6 +125,7 @@ impl MemJournal {
         cut.effects = inner.effects.iter().filter(kept).cloned().collect();
         let kept = |(before, _): &&(usize, Change)| *before <= events;
         cut.changes = inner.changes.iter().filter(kept).cloned().collect();
+        cut.boxes = Boxes::of(cut.changes.iter().map(|(_, change)| change));
         cut.inbox = inbox_of(&cut.events);
         Self(Mutex::new(cut), tokio::sync::watch::Sender::new(0))
     }
@@ -304,7 +303,10 @@ impl Inner {
     fn boxed(&mut self, before: usize, inbox: Vec<InboxChange>, outbox: Vec<OutboxChange>) {
         let changes = inbox.iter().cloned().map(Change::In);
         let changes = changes.chain(outbox.into_iter().map(Change::Out));
-        self.changes.extend(changes.map(|change| (before, change)));
+        for change in changes {
+            self.boxes.apply(&change);
+            self.changes.push((before, change));
+        }
         for change in inbox {
             match change {
                 InboxChange::Accepted { session, message, .. } => {
@@ -411,24 +413,24 @@ impl Journal for MemJournal {
         now: Timestamp,
     ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
         let key = (channel.to_owned(), platform_id.to_owned());
-        let found = self.boxes().ids.remove(&key);
+        let found = self.lock().boxes.ids.get(&key).cloned();
         ready(Ok(found
             .filter(|(_, until)| *until > now)
             .map(|(known, _)| known)))
     }
 
     fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
-        ready(Ok(self.boxes().conversations.remove(key)))
+        ready(Ok(self.lock().boxes.conversations.get(key).copied()))
     }
 
     fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
         let mut heads: Vec<OutboxRow> = Vec::new();
-        for row in self.boxes().outbox {
+        for row in &self.lock().boxes.outbox {
             let known = heads
                 .iter()
                 .any(|head| head.owed.conversation == row.owed.conversation);
             if row.owed.channel == channel && !row.dead && !known {
-                heads.push(row);
+                heads.push(row.clone());
             }
         }
         heads.sort_by_key(|row| row.next_at);
@@ -437,8 +439,7 @@ impl Journal for MemJournal {
     }
 
     fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
-        let mut rows = self.boxes().outbox;
-        rows.truncate(limit);
+        let rows = self.lock().boxes.outbox.iter().take(limit).cloned().collect();
         ready(Ok(rows))
     }
 

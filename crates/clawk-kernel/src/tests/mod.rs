@@ -37,6 +37,7 @@ mod screening;
 mod shown;
 mod skill_bounds;
 mod skills;
+mod speech;
 mod stops;
 mod swarm;
 mod talk;

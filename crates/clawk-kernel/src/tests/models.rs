@@ -30,7 +30,7 @@ fn with(providers: Value) -> Rig {
     rig(spec)
 }
 
-fn payloads(rig: &Rig, kind: &str) -> Vec<Value> {
+pub(super) fn payloads(rig: &Rig, kind: &str) -> Vec<Value> {
     let events = rig
         .journal
         .trace()

@@ -173,20 +173,20 @@ pub struct MessageRate {
     pub burst: Option<u64>,
 }
 
-/// Abilities of the platform to use; all off by default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Abilities of the platform to use; what is not said is used where the platform has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Features {
     /// Voice messages.
-    pub voice: bool,
-    /// File attachments.
-    pub files: bool,
+    pub voice: Option<bool>,
+    /// File attachments. `false`: those that come are named and not fetched, none goes out.
+    pub files: Option<bool>,
     /// Reactions.
-    pub reactions: bool,
+    pub reactions: Option<bool>,
     /// Threads.
-    pub threads: bool,
-    /// Images inside messages.
-    pub inline_images: bool,
+    pub threads: Option<bool>,
+    /// Images inside messages. `false`: pictures are files like others; no model is shown them.
+    pub inline_images: Option<bool>,
 }
 
 /// The trigger of an event-driven channel.

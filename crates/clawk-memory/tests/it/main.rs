@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests: a panic is how they fail")]
 
+mod custom;
+
 use clawk_kernel::ports::{Batch, Memory as _, Scope, StoreQuery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;

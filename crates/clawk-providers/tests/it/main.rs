@@ -19,4 +19,5 @@ mod faults;
 mod fixture;
 mod reach;
 mod scripted;
+mod speech;
 mod sse;

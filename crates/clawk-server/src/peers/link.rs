@@ -214,10 +214,14 @@ async fn given(client: &Client, errand: &Errand) -> Worked {
     }
 }
 
+/// The task may use less than the other side has, which only `claw.swarm.delegate` can say.
+pub(super) fn is_narrow(errand: &Errand) -> bool {
+    errand.limits.tools.is_some() || errand.limits.role.as_deref() == Some("viewer")
+}
+
 /// Says the task as a message, and takes the answer.
 async fn asked(client: &Client, errand: &Errand) -> Worked {
-    let narrow = errand.limits.tools.is_some() || errand.limits.role.as_deref() == Some("viewer");
-    if narrow {
+    if is_narrow(errand) {
         return Worked::Refused {
             reason: "rights_not_conveyed".to_owned(),
             message: NOT_CONVEYED.to_owned(),

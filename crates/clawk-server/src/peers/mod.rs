@@ -7,6 +7,7 @@ mod link;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,9 +28,48 @@ use link::Link;
 /// How long the end waits for connections to say good-bye.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// A member that speaks another protocol. It takes a task as a text and answers; it reports nothing.
+pub trait Foreign: fmt::Debug + Send + Sync {
+    /// Gives it a try and waits, for as long as nobody drops this.
+    fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked>;
+}
+
+/// How a [`Foreign`] member is bound.
+#[derive(Debug)]
+pub struct ForeignOptions {
+    /// Who it is.
+    pub member: Arc<dyn Foreign>,
+    /// Of one try, milliseconds.
+    pub timeout_ms: Option<u64>,
+}
+
+/// A [`Foreign`] member, and whether the last attempt to reach it failed.
+#[derive(Debug)]
+struct Stranger {
+    options: ForeignOptions,
+    gone: AtomicBool,
+}
+
+impl Stranger {
+    async fn work(&self, errand: &Errand) -> Worked {
+        if link::is_narrow(errand) {
+            return Worked::Refused {
+                reason: "rights_not_conveyed".to_owned(),
+                message: "an agent of another protocol can't be told to use less than it has; give the task with a wider role and without `tools`"
+                    .to_owned(),
+            };
+        }
+        let worked = self.options.member.work(errand).await;
+        let gone = matches!(worked, Worked::Lost { .. });
+        self.gone.store(gone, Ordering::Relaxed);
+        worked
+    }
+}
+
 /// All members that are elsewhere.
 pub struct Peers {
     links: BTreeMap<String, Arc<Link>>,
+    strangers: BTreeMap<String, Stranger>,
     bus: Option<Arc<dyn Carries>>,
     tasks: TaskTracker,
     over: CancellationToken,
@@ -50,6 +90,7 @@ impl Peers {
     /// The bus can't be reached.
     pub async fn new(
         links: BTreeMap<String, LinkOptions>,
+        foreign: BTreeMap<String, ForeignOptions>,
         bus: Option<BusOptions>,
     ) -> Result<Arc<Self>, QueueError> {
         let bus = match bus {
@@ -61,6 +102,13 @@ impl Peers {
             .map(|(name, options)| (name.clone(), Link::new(name, options)));
         Ok(Arc::new(Self {
             links: links.collect(),
+            strangers: foreign
+                .into_iter()
+                .map(|(name, options)| {
+                    let gone = AtomicBool::new(false);
+                    (name, Stranger { options, gone })
+                })
+                .collect(),
             bus,
             tasks: TaskTracker::new(),
             over: CancellationToken::new(),
@@ -106,7 +154,7 @@ impl Peers {
 
 impl Elsewhere for Peers {
     fn place(&self, identity: &str) -> Option<Place> {
-        if self.links.contains_key(identity) {
+        if self.links.contains_key(identity) || self.strangers.contains_key(identity) {
             return Some(Place::Peer);
         }
         let carried = self.bus.as_ref().is_some_and(|bus| bus.carries(identity));
@@ -114,6 +162,9 @@ impl Elsewhere for Peers {
     }
 
     fn is_gone(&self, identity: &str) -> bool {
+        if let Some(stranger) = self.strangers.get(identity) {
+            return stranger.gone.load(Ordering::Relaxed);
+        }
         match self.links.get(identity) {
             Some(link) => link.is_gone(),
             None => self.bus.as_ref().is_some_and(|bus| bus.is_gone()),
@@ -121,7 +172,10 @@ impl Elsewhere for Peers {
     }
 
     fn timeout_ms(&self, identity: &str) -> Option<u64> {
-        self.links.get(identity)?.options().timeout_ms
+        match self.strangers.get(identity) {
+            Some(stranger) => stranger.options.timeout_ms,
+            None => self.links.get(identity)?.options().timeout_ms,
+        }
     }
 
     fn tools(&self, identity: &str) -> Option<Vec<String>> {
@@ -130,6 +184,9 @@ impl Elsewhere for Peers {
 
     fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked> {
         Box::pin(async move {
+            if let Some(stranger) = self.strangers.get(&errand.identity) {
+                return stranger.work(&errand).await;
+            }
             match (self.links.get(&errand.identity), &self.bus) {
                 (Some(link), _) => link.work(&errand, &reports).await,
                 (None, Some(bus)) => bus.work(&errand).await,

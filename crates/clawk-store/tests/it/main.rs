@@ -17,6 +17,8 @@ mod heads;
 mod journal;
 mod kill;
 mod memory;
+#[path = "../../../../tests/parts/qdrant.rs"]
+mod qdrant;
 mod sealed;
 #[path = "../../../../tests/parts/postgres.rs"]
 mod server;

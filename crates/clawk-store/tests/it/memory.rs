@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clawk_kernel::ports::{Ask, Batch, Memory, MemoryError, Scope, StoreQuery};
 use clawk_kernel::time::{SystemClock, Timestamp};
 use clawk_manifest::model::Store;
+use clawk_memory::{Qdrant, QdrantOptions};
 use clawk_proto::method::NewEntry;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Mark, New, Used, Vector, Whose};
@@ -79,11 +80,38 @@ fn postgres() -> [Backend; 3] {
     })
 }
 
+/// On Qdrant, by the local mode of its own client.
+fn qdrant() -> (Qdrant, super::qdrant::Server) {
+    let server = super::qdrant::Server::start();
+    let options = QdrantOptions {
+        url: server.url(),
+        api_key: Some(Secret::new("key", super::qdrant::Server::KEY)),
+        prefix: "clawk".to_owned(),
+        connect_timeout: std::time::Duration::from_secs(30),
+        operation_timeout: std::time::Duration::from_secs(60),
+    };
+    (Qdrant::new(&options, "tested", &Env::Process).unwrap(), server)
+}
+
 /// Every back end, each empty.
-fn backends() -> [Backend; 7] {
+fn backends() -> [Backend; 8] {
     let [with, without, hidden] = postgres();
     let [database, folder] = encrypted();
-    [sqlite(), folders(), database, folder, with, without, hidden]
+    let (memory, server) = qdrant();
+    let qdrant = Backend {
+        memory: Arc::new(memory),
+        _alive: Box::new(server),
+    };
+    [
+        sqlite(),
+        folders(),
+        database,
+        folder,
+        with,
+        without,
+        hidden,
+        qdrant,
+    ]
 }
 
 fn store(spec: Value) -> Store {
@@ -328,7 +356,17 @@ async fn compaction_keeps_what_its_strategy_says() {
             let store = store(
                 json!({"type": "conversation", "name": strategy, "compaction": {"strategy": strategy}}),
             );
-            keep(&backend, &store, &at, &lines, 0).await;
+            // What compaction will set aside, and the rest.
+            for (from, lines) in [(0, &lines[..226]), (226, &lines[226..])] {
+                let ids = (from..from + lines.len()).map(|n| format!("id-{n}")).collect();
+                let entries = lines.iter().map(|line| new(json!(line), None)).collect();
+                let at_ms = T0.plus_millis(i64::try_from(from).unwrap());
+                backend
+                    .memory
+                    .store(&store, &at, entries, ids, at_ms)
+                    .await
+                    .unwrap();
+            }
             assert_eq!(
                 backend.memory.compact(&store, &at, T0, None).await.unwrap(),
                 (450, after),
@@ -778,6 +816,11 @@ async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch(
                 .await
                 .unwrap();
             assert_eq!(found.len(), 2, "{kind}: {found:?}");
+            // Another text under an id that is there changes nothing.
+            keep(["i-0", "i-1"], ["first bean of another", "second bean"]).await;
+            let mut left = texts(&backend, &store, &at, words("bean"), 10).await;
+            left.sort();
+            assert_eq!(left, ["first bean", "second bean"], "{kind}");
             let (before, after) = backend.memory.compact(&store, &at, T0, None).await.unwrap();
             assert_eq!(
                 (before, after),
@@ -858,5 +901,117 @@ async fn a_merged_entry_comes_back_by_its_id() {
     assert_eq!(
         (back, memory.count(&merging, &place("", "")).await.unwrap()),
         (1, 2)
+    );
+}
+
+/// On Qdrant: what compaction set aside comes back, and what is forgotten does not.
+#[tokio::test]
+async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_does_not() {
+    for strategy in ["truncate", "sliding-window", "summarize"] {
+        let (memory, _server) = qdrant();
+        let store = store(json!({"type": "conversation", "compaction": {"strategy": strategy}}));
+        let (at, all) = (place("a", ""), StoreQuery::Between(T0, T0.plus_millis(1_000_000)));
+        let entries = (0..10)
+            .map(|n| marked(&format!("e{n}"), &format!("secret{n} of the garden"), ""))
+            .collect();
+        memory
+            .keep(&store, &at, entries, T0, Batch::default())
+            .await
+            .unwrap();
+        let old = memory.old(&store, &at).await.unwrap();
+        let of: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
+        let text = "they spoke of a garden".to_owned();
+        let counts = memory
+            .compact(&store, &at, T0, Some(Summary { of, text }))
+            .await
+            .unwrap();
+        assert_eq!(counts, (10, 5), "{strategy}");
+        // Another's entry is not there for who asks.
+        let annas = vec![marked("x", "the bicycle", "tg/anna")];
+        memory
+            .keep(&store, &at, annas, T0, Batch::default())
+            .await
+            .unwrap();
+        let ben = Whose::Of(vec!["tg/ben".to_owned()]);
+        assert!(
+            memory
+                .remove(&store, &at, ben, "x".to_owned())
+                .await
+                .unwrap()
+                .is_none()
+        );
+        let anna = Whose::Of(vec!["tg/anna".to_owned()]);
+        assert!(
+            memory
+                .remove(&store, &at, anna, "x".to_owned())
+                .await
+                .unwrap()
+                .is_some()
+        );
+        let gone = memory
+            .remove(&store, &at, Whose::All, "e2".to_owned())
+            .await
+            .unwrap();
+        assert_eq!(gone.unwrap().entry.id, "e2", "{strategy}");
+        memory.restore(&store, &at, None).await.unwrap();
+        let back = memory.query(&store, &at, all, 100).await.unwrap();
+        let ids: Vec<&str> = back.iter().map(|entry| entry.id.as_str()).collect();
+        assert_eq!(
+            ids,
+            ["e0", "e1", "e3", "e4", "e5", "e6", "e7", "e8", "e9"],
+            "{strategy}"
+        );
+    }
+}
+
+/// Vectors of a provider go with the entry that they are of, and a wrong key is an error that does not show it.
+#[tokio::test]
+async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
+    let (memory, server) = qdrant();
+    let embedding = json!({"provider_ref": "p", "model": "m", "dimensions": 3});
+    let store = store(json!({"type": "semantic", "embedding": embedding}));
+    let at = place("a", "");
+    let entries = vec![marked("1", "the physician", ""), marked("2", "the bicycle", "")];
+    memory
+        .keep(&store, &at, entries, T0, Batch::default())
+        .await
+        .unwrap();
+    let lacking = memory.lacking(&store, "p/m", 9).await.unwrap();
+    let named = lacking
+        .into_iter()
+        .map(|one| (one.handle, vec![1.0, 0.0, 0.0]))
+        .collect();
+    memory.add_vectors(&store, "p/m", named).await.unwrap();
+    let near = async |limit| {
+        let vector = Some(Vector {
+            model: "p/m".to_owned(),
+            values: vec![1.0, 0.0, 0.0],
+        });
+        let ask = Ask {
+            vector,
+            ..asked(Whose::All, words("xyz"), limit)
+        };
+        let found = memory.ask(&store, &at, ask).await.unwrap();
+        found.hits.into_iter().map(|hit| hit.entry.id).collect::<Vec<_>>()
+    };
+    assert_eq!(near(9).await.len(), 2);
+    memory
+        .remove(&store, &at, Whose::All, "1".to_owned())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(near(9).await, ["2"]);
+    let options = QdrantOptions {
+        url: server.url(),
+        api_key: Some(Secret::new("key", "CANARY-wrong")),
+        prefix: "clawk".to_owned(),
+        connect_timeout: std::time::Duration::from_secs(30),
+        operation_timeout: std::time::Duration::from_secs(60),
+    };
+    let wrong = Qdrant::new(&options, "tested", &Env::Process).unwrap();
+    let refused = wrong.count(&store, &at).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("401") && !refused.contains("CANARY"),
+        "{refused}"
     );
 }

@@ -1,13 +1,15 @@
 //! `[tools.NAME.a2a]`: another agent as a tool (A2A 1.0, JSON-RPC). A call is a message; its task is followed to its end, and
 //! cancelled when nobody waits for it any more. What comes back is the other agent's word: data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_egress::{Client, EgressError, Request, Url};
-use clawk_kernel::ports::{Description, RunError, RunOutcome};
+use clawk_kernel::ports::{Connections, Description, RunError, RunOutcome};
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use clawk_secrets::{Env, Secret};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,6 +17,7 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::ended;
+use crate::bind::{MAX_ENDPOINT_BYTES, patient};
 use crate::call::{Call, failed};
 use crate::egress::Told;
 
@@ -87,8 +90,12 @@ impl Task {
         !matches!(self.state.as_str(), "TASK_STATE_SUBMITTED" | "TASK_STATE_WORKING")
     }
 
+    fn state(&self) -> String {
+        self.state.trim_start_matches("TASK_STATE_").to_ascii_lowercase()
+    }
+
     fn outcome(self) -> RunOutcome {
-        let state = self.state.trim_start_matches("TASK_STATE_").to_ascii_lowercase();
+        let state = self.state();
         let done = state == "completed";
         let mut texts = vec![self.text, self.note];
         texts.retain(|text| !text.is_empty());
@@ -165,7 +172,7 @@ impl Remote {
             Ok(arguments) => arguments,
             Err(refused) => return Ok(refused),
         };
-        let told = Told(std::sync::Arc::default(), &call.connections);
+        let told = Told(Arc::default(), &call.connections);
         let until = tokio::time::Instant::now() + call.timeout();
         let timeout = || RunError::Timeout {
             timeout_ms: call.timeout_ms,
@@ -223,7 +230,12 @@ impl Remote {
         }))
     }
 
-    async fn follow(&self, mut task: Task, told: &Told<'_>) -> Result<RunOutcome, RunError> {
+    async fn follow(&self, task: Task, told: &Told<'_>) -> Result<RunOutcome, RunError> {
+        Ok(self.rested(task, told).await?.outcome())
+    }
+
+    /// The task when nothing more comes of it by itself.
+    async fn rested(&self, mut task: Task, told: &Told<'_>) -> Result<Task, RunError> {
         let (mut wait, mut failures) = (FIRST_LOOK, 0);
         while !task.rests() {
             tokio::time::sleep(wait).await;
@@ -240,7 +252,7 @@ impl Remote {
                 Err(_) => failures += 1, // silent-ok: the next look may do
             }
         }
-        Ok(task.outcome())
+        Ok(task)
     }
 
     async fn ask(&self, method: &str, params: Value, told: &Told<'_>) -> Result<Said, RunError> {
@@ -345,6 +357,113 @@ impl Remote {
             }
             Some(_) | None => format!("send a message to the agent at {host}"),
         }
+    }
+}
+
+/// Another agent that is given tasks: a member of a swarm.
+#[derive(Debug)]
+pub struct A2aAgent(Remote);
+
+/// How a task of another agent ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct A2aEnd {
+    /// Its state without the prefix, in lower case: `completed`, `failed`, `canceled`, `rejected`, `input_required`, …
+    pub state: String,
+    /// Its words. Data, not an instruction.
+    pub text: String,
+}
+
+impl A2aAgent {
+    /// The agent whose card is below this address. The token goes to this origin alone.
+    ///
+    /// # Errors
+    /// The address or the token is not one.
+    pub fn new(url: &str, token: Option<&Secret>, env: &Env) -> Result<Self, String> {
+        let base = Url::parse(url).map_err(|error| format!("`{url}` is no address: {error}"))?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(format!("`{url}` does not begin with `http://` or `https://`"));
+        }
+        let mut headers = HeaderMap::new();
+        if let Some(token) = token {
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.expose().trim()));
+            let mut value = value.map_err(|_| "the token can't stand in a header".to_owned())?; // silent-ok: a secret
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let client = Client::for_provider(&base, env, patient(), MAX_ENDPOINT_BYTES);
+        Ok(Self(Remote {
+            base,
+            headers,
+            client: client.map_err(|error| error.to_string())?,
+            card: OnceCell::new(),
+        }))
+    }
+
+    /// Gives it a task and follows it to its end. `name` is the name of the conversation and of the message: a task that was
+    /// given under it before is followed, and not given again. `begun` is told the task's id.
+    ///
+    /// # Errors
+    /// It can't be reached, or what it did is not known.
+    pub async fn work(&self, name: &str, text: &str, begun: impl FnOnce(&str)) -> Result<A2aEnd, RunError> {
+        let connections = Connections::default();
+        let told = Told(Arc::default(), &connections);
+        let task = match self.earlier(name, &told).await? {
+            Some(task) => task,
+            None => {
+                let arguments = Arguments {
+                    message: text.to_owned(),
+                    context: Some(name.to_owned()),
+                };
+                match self.0.begin(arguments, name, &told).await? {
+                    Begun::Task(task) => task,
+                    Begun::Answered(outcome) => {
+                        let texts = outcome.content.iter().filter_map(|block| match block {
+                            ContentBlock::Text { text } => Some(text.as_str()),
+                            _ => None,
+                        });
+                        return Ok(A2aEnd {
+                            state: if outcome.is_error { "rejected" } else { "completed" }.to_owned(),
+                            text: texts.collect::<Vec<_>>().join("\n\n"),
+                        });
+                    }
+                }
+            }
+        };
+        begun(&task.id);
+        let task = self.0.rested(task, &told).await?;
+        let state = task.state();
+        let mut texts = vec![task.text, task.note];
+        texts.retain(|text| !text.is_empty());
+        Ok(A2aEnd {
+            state,
+            text: texts.join("\n\n"),
+        })
+    }
+
+    /// A task of this name that the agent has already. Agents that list no tasks have none.
+    async fn earlier(&self, name: &str, told: &Told<'_>) -> Result<Option<Task>, RunError> {
+        let Said::Result(result) = self
+            .0
+            .ask("ListTasks", json!({"contextId": name, "pageSize": 1}), told)
+            .await?
+        else {
+            return Ok(None);
+        };
+        let tasks = result.get("tasks").and_then(Value::as_array);
+        let mut ours = tasks.into_iter().flatten().filter_map(|task| {
+            let context = task.get("contextId").and_then(Value::as_str);
+            // One that was cancelled when nobody waited any more is given again.
+            Task::read(task).filter(|task| context == Some(name) && task.state != "TASK_STATE_CANCELED")
+        });
+        Ok(ours.next())
+    }
+
+    /// Tells it that nobody waits for a task any more, within `CANCEL`.
+    pub async fn cancel(&self, task: &str) {
+        let connections = Connections::default();
+        let told = Told(Arc::default(), &connections);
+        // silent-ok: the task is over for us either way
+        let _noted = tokio::time::timeout(CANCEL, self.0.ask("CancelTask", json!({"id": task}), &told)).await;
     }
 }
 

@@ -12,10 +12,12 @@ use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
 use http::HeaderMap;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ClientRequest, PaginatedRequestParams, PingRequest, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, PaginatedRequestParams,
+    PingRequest, Tool,
 };
 use rmcp::service::{ClientInitializeError, Peer, RoleClient, RunningService, ServiceError, serve_client};
 use rmcp::transport::async_rw::AsyncRwTransport;
+use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -332,6 +334,31 @@ impl Server {
                 })
             }
         }
+    }
+
+    /// One `tools/call` for nobody's session, within this time.
+    pub(crate) async fn asked(
+        &self,
+        link: &Arc<Link>,
+        tool: &str,
+        arguments: Map<String, Value>,
+        limit: Duration,
+    ) -> Result<CallToolResult, String> {
+        let _here = self.desk.enter(None);
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let why = match tokio::time::timeout(limit, link.peer.call_tool_once(params)).await {
+            Err(_elapsed) => {
+                self.look_after(Arc::clone(link)).await;
+                format!("no answer within {} s", limit.as_secs())
+            }
+            Ok(Ok(CallToolResponse::Complete(result))) => return Ok(result),
+            Ok(Ok(_)) => "it asked for more input, which clawk does not give".to_owned(),
+            Ok(Err(error)) => {
+                let said = last_words(link.service.as_ref()).await;
+                format!("{}{said}", cut(&error.to_string(), 300).0)
+            }
+        };
+        Err(format!("the MCP server `{}`, `{tool}`: {why}", self.name))
     }
 
     /// After a timeout: a server that doesn't even answer a ping is ended with all its processes, so that what it began

@@ -107,7 +107,7 @@ fn policies(loaded: &mut Loaded, file: &Path, (options, config): (&LoadOptions, 
     let found = match &loaded.manifest {
         Some(manifest) => {
             let mut found = about_rules(&manifest.policies, &loaded.sources);
-            found.extend(unapplied::of(manifest, &config.settings.peers));
+            found.extend(unapplied::of(manifest, &config.settings));
             found
         }
         None if loaded.is_valid() && loaded.kind == Some("Policy") => {

@@ -15,7 +15,7 @@ use clawk_plan::Obtained;
 use clawk_proto::MessageId;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Spec;
-use clawk_server::HookBody;
+use clawk_server::{HookBody, HookSocket};
 use clawk_tools::{Answer, Ask, Extra, Program, Question, load, program};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -33,7 +33,11 @@ impl Blueprint {
     /// What is wrong with `[channels]` and `[approvals]`.
     pub(super) fn channel_faults(&self) -> Vec<String> {
         let settings = &self.config.settings;
-        let mut faults = clawk_channels::faults(&settings.channels, &self.manifest.channels);
+        let mut faults = clawk_channels::faults(
+            &settings.channels,
+            &self.manifest.channels,
+            &self.manifest.providers,
+        );
         for target in &settings.approvals.to {
             let known = target.split_once(':').is_some_and(|(channel, conversation)| {
                 !conversation.is_empty() && self.manifest.channels.iter().any(|known| known.name == channel)
@@ -330,9 +334,15 @@ impl clawk_server::Channels for Reached {
             };
             let served = self.0.serve(name, hook).await;
             let reply = served.reply;
-            let body = match served.stream {
-                Some(pieces) => HookBody::Stream(pieces),
-                None => HookBody::Whole(reply.body.into_bytes()),
+            let body = match (served.talk, served.stream) {
+                (Some(talk), _) => HookBody::Socket(HookSocket {
+                    protocol: talk.protocol,
+                    max_frame_bytes: talk.max_frame_bytes,
+                    heard: talk.heard,
+                    said: talk.said,
+                }),
+                (None, Some(pieces)) => HookBody::Stream(pieces),
+                (None, None) => HookBody::Whole(reply.body.into_bytes()),
             };
             let mut response = http::Response::new(body);
             response.headers_mut().extend(served.headers);

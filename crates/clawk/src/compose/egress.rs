@@ -9,7 +9,7 @@ use clawk_policy::leak::{Known, Scanner, Stream};
 use clawk_secrets::Resolver;
 use clawk_tools::Egress;
 
-use crate::config::{SecretBinding, Settings};
+use crate::config::{MemoryStore, SecretBinding, Settings};
 
 /// Everything that tools' ways out are made of.
 ///
@@ -102,7 +102,7 @@ fn action(manifest: &Manifest) -> Option<ScanAction> {
         .or_else(|| boxed.then_some(ScanAction::Redact))
 }
 
-/// Every secret that the manifest's providers, `clawk.toml`'s tools and `[postgres]` name, where knowing it asks no program: a store's command
+/// Every secret that the manifest's providers, `clawk.toml`'s tools, `[postgres]` and `[qdrant]` name, where knowing it asks no program: a store's command
 /// may ask a person or take seconds, and runs at first use, which is before the value is anywhere.
 pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl Iterator<Item = &'a str> {
     let providers = manifest.providers.iter();
@@ -119,6 +119,15 @@ pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl 
     providers
         .chain(tools.map(String::as_str))
         .chain(settings.postgres.secret_ref.as_deref())
+        .chain(settings.qdrant.secret_ref.as_deref())
+        .chain(
+            settings
+                .memory
+                .stores
+                .values()
+                .flat_map(MemoryStore::secrets)
+                .map(String::as_str),
+        )
         .filter(move |_| at_once)
 }
 

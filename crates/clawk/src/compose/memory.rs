@@ -1,16 +1,41 @@
-//! Where stores of memory lie: in the state's database, in folders below `memory` in the state, on a PostgreSQL server.
+//! Where stores of memory lie: in the state's database, in folders below `memory` in the state, on a PostgreSQL or a Qdrant server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clawk_kernel::ports::Memory;
+use clawk_kernel::ports::{Later, Memory};
 use clawk_manifest::model::Store;
-use clawk_memory::{Stores, is_on_postgres};
+use clawk_memory::{Custom, Keeper, Qdrant, QdrantOptions, Stores, is_custom, is_on_postgres, is_on_qdrant};
+use clawk_proto::Digest;
 use clawk_recall::seal::{Key, NO_KEY, Vault};
+use clawk_secrets::Secret;
+use clawk_tools::{MemoryServer, ToolConfig};
+use serde_json::{Map, Value};
 
 use super::{Blueprint, Origin, own};
+use crate::config::MemoryStore;
+use crate::peers::kept_key;
 use crate::state::kept::{self, Keys, StateDir};
+
+/// Below the state directory: the key that seals where entries came from that an MCP server keeps.
+const MARKS: &str = "keys/memory";
+
+/// A tool server as the memory port knows it.
+#[derive(Debug)]
+struct Kept(MemoryServer);
+
+impl Keeper for Kept {
+    fn call<'a>(
+        &'a self,
+        tool: &'static str,
+        arguments: Map<String, Value>,
+    ) -> Later<'a, Result<Value, String>> {
+        Box::pin(self.0.call(tool, arguments))
+    }
+}
 
 impl Blueprint {
     /// Every store's back end.
@@ -22,7 +47,47 @@ impl Blueprint {
         if self.wants_postgres() {
             stores = stores.with_postgres(self.postgres(vault));
         }
+        if self.wants_qdrant() {
+            let qdrant = self.qdrant(self.qdrant_key());
+            stores = stores.with_qdrant(qdrant.map(|qdrant| Arc::new(qdrant) as Arc<dyn Memory>));
+        }
+        if self.declared_stores().any(is_custom) {
+            let custom = self.custom(state.path());
+            stores = stores.with_custom(custom.map(|custom| Arc::new(custom) as Arc<dyn Memory>));
+        }
         Arc::new(stores)
+    }
+
+    /// The stores that MCP servers keep; none is started.
+    fn custom(&self, state: &Path) -> Result<Custom, String> {
+        let host = self
+            .tool_host(None, Some(state))
+            .map_err(|faults| faults.join("; "))?;
+        let mut keepers = BTreeMap::new();
+        for store in self.declared_stores().filter(|store| is_custom(store)) {
+            let Some(given) = self.config.settings.memory.stores.get(&store.name) else {
+                continue;
+            };
+            let keeper = match given.server() {
+                Ok(None) => continue,
+                Ok(Some(uri)) => {
+                    let config = ToolConfig {
+                        env: given.env.clone(),
+                        secret_env: given.secret_env.clone(),
+                        secret_headers: given.secret_headers.clone(),
+                        read_paths: given.read_paths.clone(),
+                        ..ToolConfig::default()
+                    };
+                    MemoryServer::new(&self.manifest, &store.name, &uri, config, &host)
+                        .map(|server| Arc::new(Kept(server)) as Arc<dyn Keeper>)
+                }
+                Err(why) => Err(format!("`[memory.{}] server`: {why}", store.name)),
+            };
+            keepers.insert(store.name.clone(), keeper);
+        }
+        let key = kept_key(state, MARKS).map_err(|error| format!("{error:#}"))?;
+        let key = Key::from_hex(&Digest(key).to_hex()).map_err(|error| error.to_string())?;
+        Ok(Custom::new(keepers, Vault::new(key)))
     }
 
     fn declared_stores(&self) -> impl Iterator<Item = &Store> {
@@ -82,6 +147,34 @@ impl Blueprint {
         }))
     }
 
+    fn wants_qdrant(&self) -> bool {
+        self.declared_stores().any(is_on_qdrant)
+    }
+
+    fn qdrant_key(&self) -> Result<Option<Secret>, String> {
+        let reference = self.config.settings.qdrant.secret_ref.as_deref();
+        let resolve = |name| self.resolver.resolve(name).map_err(|error| error.to_string());
+        reference.map(resolve).transpose()
+    }
+
+    /// The server is connected to at the first question.
+    fn qdrant(&self, key: Result<Option<Secret>, String>) -> Result<Qdrant, String> {
+        let given = &self.config.settings.qdrant;
+        let Some(url) = given.url.clone() else {
+            return Err("`[qdrant]` in `clawk.toml` names no server: set `url` (example: `http://127.0.0.1:6333`), and `secret_ref` for its \
+                        API key"
+                .to_owned());
+        };
+        let options = QdrantOptions {
+            url,
+            api_key: key?,
+            prefix: given.prefix.clone(),
+            connect_timeout: Duration::from_millis(given.connect_timeout_ms),
+            operation_timeout: Duration::from_millis(given.operation_timeout_ms),
+        };
+        Qdrant::new(&options, &self.manifest.metadata.name, self.resolver.env())
+    }
+
     fn wants_postgres(&self) -> bool {
         self.declared_stores().any(is_on_postgres)
     }
@@ -96,6 +189,28 @@ impl Blueprint {
             .collect();
         if self.wants_postgres() {
             faults.extend(self.postgres_fault().err());
+        }
+        if self.wants_qdrant() {
+            // As if there were a key, which is not asked for here.
+            let key = self.config.settings.qdrant.secret_ref.as_ref();
+            let key = key.map(|name| Secret::new(name.as_str(), "unread"));
+            faults.extend(self.qdrant(Ok(key)).err());
+        }
+        for store in self.declared_stores().filter(|store| is_custom(store)) {
+            let given = self.config.settings.memory.stores.get(&store.name);
+            let server = given.map_or(Ok(None), MemoryStore::server);
+            let why = match server {
+                Ok(Some(_)) => continue,
+                Ok(None) => {
+                    "it names no MCP server (`stdio:///…` or a URL) that offers `store`, `query` and `forget`"
+                        .to_owned()
+                }
+                Err(why) => why,
+            };
+            faults.push(format!(
+                "store `{0}`: `[memory.{0}] server` of `clawk.toml`: {why}",
+                store.name
+            ));
         }
         faults
     }

@@ -145,10 +145,13 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         command(words, &folder);
     }
     let sources = manifest.tools.iter().filter_map(|tool| tool.mcp_source.as_ref());
+    let keepers = settings.memory.stores.values();
+    let keepers = keepers.filter_map(|store| store.server().ok().flatten()); // silent-ok: said where it is used
     let named = settings.atlases.mcp.values();
     let uris = sources
         .map(|source| source.uri.clone())
-        .chain(named.filter_map(|uri| McpUri::try_from(uri.clone()).ok())); // silent-ok: said where it is used
+        .chain(named.filter_map(|uri| McpUri::try_from(uri.clone()).ok())) // silent-ok: said where it is used
+        .chain(keepers);
     for uri in uris {
         if let McpUri::Stdio { path, args } = uri {
             let words: Vec<String> = std::iter::once(path).chain(args).collect();

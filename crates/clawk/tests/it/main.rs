@@ -53,12 +53,14 @@ mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
 mod purse;
+mod qdrant;
 mod questions;
 #[cfg(all(feature = "conformance", feature = "nats", feature = "redis"))]
 mod queues;
 mod refusals;
 mod remember;
 mod replay;
+mod retrieval;
 mod sampling;
 mod screens;
 mod sealed;

@@ -11,7 +11,7 @@ use crate::agent::{Agent, text};
 use crate::serve::Server;
 
 /// What is told, a word that only this fact holds, and a question that does not hold that word.
-const FACTS: [(&str, &str, &str); 50] = [
+pub(crate) const FACTS: [(&str, &str, &str); 50] = [
     (
         "My physician is called Weber.",
         "Weber",
@@ -260,7 +260,7 @@ const FACTS: [(&str, &str, &str); 50] = [
     ),
 ];
 
-const FILLERS: [&str; 12] = [
+pub(crate) const FILLERS: [&str; 12] = [
     "The weather was grey again and nothing happened at the office",
     "Please note that ticket {n} was closed without further remarks",
     "I walked along the river for about {n} minutes",
@@ -277,7 +277,7 @@ const FILLERS: [&str; 12] = [
 
 fn manifest(embedding: bool, acquisition: &str) -> String {
     let embeds = if embedding {
-        ", embedding: { provider_ref: embedder, model: nano }"
+        ", embedding: { provider_ref: embedder, model: nano, dimensions: 384 }"
     } else {
         ""
     };
@@ -312,7 +312,7 @@ spec:
     )
 }
 
-fn named() -> Value {
+pub(crate) fn named() -> Value {
     json!({ "kind": "Claw", "claw": "0.3.0", "metadata": { "name": "tested", "version": "1.0.0" },
         "spec": { "identity": { "inline": { "personality": "x" } }, "providers": [{ "inline": {
             "protocol": "openai-compatible", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "auth": { "type": "none" } } }] } })

@@ -173,6 +173,82 @@ fn another_agent_is_a_tool_by_the_a2a_package() {
     assert_eq!(far.told()["seen"].as_array().map(Vec::len), Some(4));
 }
 
+/// A Swarm of one member that is elsewhere, and what it answered.
+fn member(agent: &Agent, task: &str, more: &[&str]) -> Value {
+    let mut words = vec!["swarm", "run", "claw.yaml", task, "--format", "json"];
+    words.extend(more);
+    let output = agent.clawk(&words);
+    serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{} {}", output.stdout, output.stderr))
+}
+
+#[test]
+fn another_agent_is_a_member_of_a_swarm_by_the_a2a_package() {
+    let agent = Agent::new();
+    agent.write(
+        "script.yaml",
+        "scenes: [{ steps: [{ say: \"nobody here should speak\" }] }]\n",
+    );
+    let far = Far::start(&agent, "a2a_server.py", &[]);
+    let mut team = manifest(&scripted(), &json!([]), &json!([allow("echo")]));
+    team["spec"]["swarm"] = json!({"inline": {"name": "team", "topology": "broadcast",
+        "agents": [{"identity_ref": "far", "role": "worker"}],
+        "coordination": {"message_passing": "queue", "backend": "in-process", "concurrency": {}},
+        "aggregation": {"strategy": "merge"}, "failure": {"retry_per_agent": 0}}});
+    let bound = |more: &str| {
+        format!(
+            "[secrets_store]\nfile = 'secrets.toml'\n[peers.far]\na2a = '{}'\ntoken = 'PEER_TOKEN'\n{more}\n",
+            far.url
+        )
+    };
+    agent.is(&team, &bound(""));
+    agent.write("secrets.toml", "PEER_TOKEN = 'peer-token'\n");
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(agent.path("secrets.toml"), readable).expect("ours");
+    let result = member(&agent, "hello", &[]);
+    assert_eq!(result["text"], "the peer heard: hello", "{result}");
+    for (task, reason) in [("fail", "failed"), ("which", "input_required")] {
+        let result = member(&agent, task, &[]);
+        assert_eq!(result["answers"][0]["status"], "failed", "{result}");
+        assert_eq!(result["answers"][0]["error"]["reason"], reason, "{result}");
+    }
+    // It ends with the time of the try, and the other agent is told.
+    agent.write("clawk.toml", &bound("timeout_ms = 2500"));
+    let result = member(&agent, "sleep", &[]);
+    assert_eq!(result["answers"][0]["error"]["reason"], "try_timeout", "{result}");
+    assert_eq!(far.told()["cancelled"].as_array().map(Vec::len), Some(1));
+    // Killed while it waits: the task is followed after the start, and not given again.
+    agent.write("clawk.toml", &bound(""));
+    let task = ["--task", "00000000-0000-4000-8000-000000000007"];
+    let before = far.told()["seen"].as_array().map_or(0, Vec::len);
+    let mut command = agent.command(program());
+    command.args(["swarm", "run", "claw.yaml", "slow"]).args(task);
+    let waiting = Group::spawn(
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null()),
+    );
+    let start = std::time::Instant::now();
+    while far.told()["seen"].as_array().map_or(0, Vec::len) == before {
+        assert!(start.elapsed() < PATIENCE, "the task was never given");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    drop(waiting);
+    let result = member(&agent, "slow", &task);
+    assert_eq!(result["text"], "the peer heard: slow", "{result}");
+    let seen = far.told()["seen"].as_array().map_or(0, Vec::len);
+    assert_eq!(seen, before + 1, "given once: {}", far.told());
+    // Rights that a message can't carry.
+    agent.write("clawk.toml", &bound("tools = ['echo']"));
+    let refused = agent.clawk(&["swarm", "run", "claw.yaml", "hello"]);
+    assert!(
+        refused.stderr.contains("can't be told to an agent of A2A"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!format!("{:?}", agent.events()).contains("peer-token"));
+}
+
 #[test]
 fn tokens_of_an_authorization_server_open_the_doors_and_forged_ones_do_not() {
     let port = free_port();

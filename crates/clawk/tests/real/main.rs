@@ -32,6 +32,7 @@ mod kernel;
 mod machine;
 mod official;
 mod protocols;
+mod remembering;
 mod state;
 mod terminal;
 mod turn;

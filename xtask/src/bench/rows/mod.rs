@@ -2,6 +2,7 @@
 
 mod boxes;
 mod carp;
+mod channels;
 pub(super) mod disk;
 mod library;
 mod memory;
@@ -23,11 +24,12 @@ use super::table::Table;
 type Measure = fn(&Programs, &Path, Size, &mut Table) -> Result<()>;
 
 /// All of them, with what is told while they run.
-pub(super) const ALL: [(&str, Measure); 14] = [
+pub(super) const ALL: [(&str, Measure); 15] = [
     ("starts", start::starts),
     ("idle memory", start::idle),
     ("claw.status and claw.tool.call", wire::floods),
     ("transports", transports::rows),
+    ("channels", channels::rows),
     ("durable calls, one by one", disk::sequential),
     ("durable calls, 64 in flight", disk::group),
     ("policy decisions and a long trace", library::rows),

@@ -1,10 +1,11 @@
 //! What a page shows of its conversations, on disk: an answer is delivered once it is here, whether or not a page is open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use clawk_proto::MessageId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
@@ -19,6 +20,10 @@ const MAX_BYTES: u64 = 4 << 20;
 const MAX_OPEN: usize = 256;
 /// Conversations of one person; beyond, none is begun.
 const MAX_CONVERSATIONS: usize = 200;
+/// Messages of which is known what their program calls them.
+const MAX_CALLED: usize = 1_024;
+/// People with conversations; beyond, nobody new is kept. Each session of the shared token is one.
+const MAX_PEOPLE: usize = 10_000;
 
 /// Who said something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,12 +56,74 @@ pub(super) struct Entry {
     pub(super) choices: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) files: Vec<File>,
+    /// Counts the agent's whole messages and questions. An entry keeps its number; one that is being written has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seq: Option<u64>,
+    /// It is being written; the answer comes in its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) live: bool,
+    /// The text as Markdown, for programs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) markdown: String,
+    /// The program's id of the message that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) of: Option<String>,
+    /// How its question was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) decided: Option<Decided>,
+    /// It says why a recording was not taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) refused: bool,
+}
+
+/// How a question was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Decided {
+    pub(super) question: String,
+    /// `None`: it waits no more.
+    pub(super) yes: Option<bool>,
+    pub(super) by: Option<String>,
+}
+
+impl Entry {
+    /// An entry that says this and nothing else.
+    pub(super) fn new(id: &str, who: Who, text: String) -> Self {
+        Self {
+            rev: 0,
+            id: id.to_owned(),
+            who,
+            text,
+            question: None,
+            choices: Vec::new(),
+            files: Vec::new(),
+            seq: None,
+            live: false,
+            markdown: String::new(),
+            of: None,
+            decided: None,
+            refused: false,
+        }
+    }
+
+    /// What the page needs of it.
+    pub(super) fn shown(self) -> Self {
+        Self {
+            markdown: String::new(),
+            decided: None,
+            ..self
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Kept {
     conversation: String,
     rev: u64,
+    /// The newest [`Entry::seq`], and up to which a program said that it has them.
+    #[serde(default)]
+    seq: u64,
+    #[serde(default)]
+    acked: u64,
     entries: Vec<Entry>,
 }
 
@@ -66,6 +133,8 @@ pub(super) struct Log {
     folder: PathBuf,
     open: Mutex<BTreeMap<String, Kept>>,
     changed: watch::Sender<u64>,
+    /// What programs call the messages whose turns may run: by our id.
+    called: Mutex<HashMap<String, String>>,
 }
 
 impl Log {
@@ -74,7 +143,23 @@ impl Log {
             folder,
             open: Mutex::default(),
             changed: watch::channel(0).0,
+            called: Mutex::default(),
         }
+    }
+
+    /// Remembers what a program calls a message.
+    pub(super) fn knows(&self, message: MessageId, id: &str) {
+        let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        if called.len() >= MAX_CALLED {
+            called.clear();
+        }
+        called.insert(message.to_string(), id.to_owned());
+    }
+
+    /// What a program calls a message.
+    pub(super) fn called(&self, message: &str) -> Option<String> {
+        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        called.get(message).cloned()
     }
 
     /// Changes after every change of any conversation.
@@ -129,7 +214,17 @@ impl Log {
             text = serde_json::to_vec(kept).map_err(io::Error::other)?;
         }
         let (folder, path) = (self.of(&kept.conversation), self.path(&kept.conversation));
-        std::fs::create_dir_all(&folder)?;
+        if !folder.exists() {
+            std::fs::create_dir_all(&self.folder)?;
+            if std::fs::read_dir(&self.folder)?.count() >= MAX_PEOPLE {
+                let message = format!(
+                    "{} has conversations of {MAX_PEOPLE} people",
+                    self.folder.display()
+                );
+                return Err(io::Error::other(message));
+            }
+            std::fs::create_dir(&folder)?;
+        }
         if !path.exists() && std::fs::read_dir(&folder)?.count() >= MAX_CONVERSATIONS {
             return Err(io::Error::other("this person has too many conversations"));
         }
@@ -143,11 +238,19 @@ impl Log {
     pub(super) fn put(&self, conversation: &str, entry: Entry) -> io::Result<()> {
         let done = self.with(conversation, |kept| {
             kept.rev += 1;
+            let known = kept.entries.iter().position(|known| known.id == entry.id);
+            let before = known.and_then(|at| kept.entries.get(at));
+            let counts = entry.who == Who::Agent && !entry.live;
+            let seq = before.and_then(|before| before.seq).or_else(|| {
+                kept.seq += u64::from(counts);
+                counts.then_some(kept.seq)
+            });
             let entry = Entry {
                 rev: kept.rev,
+                seq,
                 ..entry
             };
-            match kept.entries.iter_mut().find(|known| known.id == entry.id) {
+            match known.and_then(|at| kept.entries.get_mut(at)) {
                 Some(known) => *known = entry,
                 None => kept.entries.push(entry),
             }
@@ -159,6 +262,22 @@ impl Log {
         }
         self.wake();
         done
+    }
+
+    /// Remembers up to which number a program has a conversation.
+    pub(super) fn ack(&self, conversation: &str, seq: u64) -> io::Result<()> {
+        self.with(conversation, |kept| {
+            if seq <= kept.acked || seq > kept.seq {
+                return Ok(());
+            }
+            kept.acked = seq;
+            self.save(kept)
+        })
+    }
+
+    /// Up to which number a program said that it has a conversation.
+    pub(super) fn acked(&self, conversation: &str) -> io::Result<u64> {
+        self.with(conversation, |kept| Ok(kept.acked))
     }
 
     /// Takes an entry away that was not meant to stay.
@@ -241,15 +360,7 @@ mod tests {
     use super::{Entry, Log, MAX_ENTRIES, Who};
 
     fn entry(id: &str, text: &str) -> Entry {
-        Entry {
-            rev: 0,
-            id: id.to_owned(),
-            who: Who::Agent,
-            text: text.to_owned(),
-            question: None,
-            choices: Vec::new(),
-            files: Vec::new(),
-        }
+        Entry::new(id, Who::Agent, text.to_owned())
     }
 
     #[test]
@@ -270,5 +381,34 @@ mod tests {
         assert_eq!(log.list("ann").unwrap(), ["ann/main"]);
         assert_eq!(log.list("eve").unwrap(), Vec::<String>::new());
         assert_eq!(log.list("../../x").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_agents_whole_messages_are_counted_and_keep_their_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("web");
+        let log = Log::new(at.clone());
+        let put = |entry| log.put("ann/main", entry).unwrap();
+        let seqs = |log: &Log| -> Vec<(String, Option<u64>)> {
+            let all = log.after("ann/main", 0).unwrap();
+            all.into_iter().map(|entry| (entry.text, entry.seq)).collect()
+        };
+        put(Entry::new("p", Who::You, "hi".to_owned()));
+        put(Entry {
+            live: true,
+            ..entry("a", "I loo …")
+        });
+        put(entry("b", "other"));
+        put(entry("a", "I looked"));
+        put(entry("b", "other, edited"));
+        let all = [("hi", None), ("I looked", Some(2)), ("other, edited", Some(1))];
+        let all: Vec<_> = all.map(|(text, seq)| (text.to_owned(), seq)).into();
+        assert_eq!(seqs(&log), all);
+        log.ack("ann/main", 9).unwrap();
+        assert_eq!(log.acked("ann/main").unwrap(), 0, "a number that was never given");
+        log.ack("ann/main", 2).unwrap();
+        let log = Log::new(at);
+        assert_eq!(log.acked("ann/main").unwrap(), 2);
+        assert_eq!(seqs(&log), all);
     }
 }

@@ -1,9 +1,12 @@
 //! `web`: a page of our own at `/channels/NAME`. People sign in with a token, which becomes a cookie; what is said comes as
-//! server-sent events. The page is three small files in this program.
+//! server-sent events. The page is three small files in this program. Programs and other pages open a WebSocket at the same address.
 
 mod asked;
+mod entries;
+mod frames;
 mod log;
 mod seats;
+pub(crate) mod sound;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,15 +26,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::asked::{Asked, is_of};
-use self::log::{Entry, File, Log, Who};
+use self::frames::{Sockets, Speaker};
+use self::log::{Decided, Entry, Log, Who};
 use self::seats::{Seats, SignedIn};
+use self::sound::Sound;
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Markup, Out,
-    OutFile, Press, Served, Unit,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Decision, Ended, Hook, HookReply, Incoming,
+    Markup, Out, Press, Served, Unit,
 };
 use crate::config::ChannelConfig;
-use crate::files::on_disk;
 use crate::inlet::{Inlet, Taken};
 use crate::service::Parts;
 
@@ -50,6 +54,8 @@ const TYPING: Duration = Duration::from_secs(6);
 const MAX_FILES: usize = 20;
 /// Who comes with the token of `auth.secret_ref`.
 const SHARED: &str = "user";
+/// In which a program with the shared token says its session, to fetch a file.
+const SESSION: &str = "clawk-session";
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("app.js");
@@ -64,6 +70,7 @@ pub(crate) struct Web {
     log: Arc<Log>,
     files: std::path::PathBuf,
     streams: Arc<Semaphore>,
+    sockets: Sockets,
     typing: Arc<Mutex<BTreeMap<String, Instant>>>,
     secure: bool,
 }
@@ -108,6 +115,27 @@ struct Pressed {
 
 impl Web {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        Self::with(channel, config, parts, |_| Ok(None))
+    }
+
+    /// The same, and recordings go in and out.
+    pub(crate) fn voice(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let faults = sound::faults(channel, config, &parts.kernel.manifest().providers);
+        if let Some(fault) = faults.into_iter().next() {
+            return Err(fault);
+        }
+        let folder = parts.folder.join(format!("{}.sound", channel.name));
+        Self::with(channel, config, parts, |log| {
+            Sound::new(config, folder, log).map(Some)
+        })
+    }
+
+    fn with(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &Parts,
+        sound: impl FnOnce(Arc<Log>) -> Result<Option<Sound>, String>,
+    ) -> Result<Self, String> {
         listening(parts)?;
         let mut people = vec![(SHARED.to_owned(), secret(channel, parts)?)];
         for (name, reference) in &config.users {
@@ -123,12 +151,26 @@ impl Web {
                 .map_err(|error| error.to_string())?;
             people.push((name.clone(), token));
         }
+        let seats = Seats::new(people)?;
+        let log = Arc::new(Log::new(parts.folder.join(format!("{}.web", channel.name))));
+        let streams = Arc::new(Semaphore::new(MAX_STREAMS));
+        let known_as = config.public_url.as_deref().and_then(|url| {
+            let origin = clawk_egress::Url::parse(url).ok()?.origin(); // silent-ok: the configuration's check says it
+            Some(origin.ascii_serialization())
+        });
         Ok(Self {
             name: channel.name.clone(),
-            seats: Seats::new(people)?,
-            log: Arc::new(Log::new(parts.folder.join(format!("{}.web", channel.name)))),
             files: parts.folder.join(format!("{}.files", channel.name)),
-            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            sockets: Sockets {
+                seats: seats.clone(),
+                log: Arc::clone(&log),
+                places: Arc::clone(&streams),
+                known_as,
+                sound: sound(Arc::clone(&log))?.map(Arc::new),
+            },
+            seats,
+            log,
+            streams,
             typing: Arc::default(),
             secure: config
                 .public_url
@@ -172,8 +214,21 @@ impl Web {
         Some((SET_COOKIE, value))
     }
 
-    async fn answer(&self, inlet: &Inlet, hook: Hook) -> Served {
+    /// Who a program is: by its token and, where that is shared, by its session.
+    fn program(&self, inlet: &Inlet, hook: &Hook) -> Option<String> {
+        let token = frames::token(hook)?;
+        let user = self.seats.whose_token(&token, inlet.clock().now()).ok()?; // silent-ok: 401 says it
+        match hook.header(SESSION) {
+            Some(session) => Speaker::of(&user, session).map(|speaker| speaker.sender),
+            None => (user != SHARED).then_some(user),
+        }
+    }
+
+    async fn answer(&self, inlet: &Arc<Inlet>, hook: Hook) -> Served {
         let asked = Asked::of(&hook.query);
+        if hook.method == Method::GET && frames::asks(&hook) {
+            return self.sockets.open(inlet, &hook);
+        }
         if hook.method == Method::GET {
             match (asked.what.as_str(), asked.value("asset")) {
                 ("", _) => return page("text/html; charset=utf-8", PAGE),
@@ -189,7 +244,9 @@ impl Web {
         if asked.what == "login" && hook.method == Method::POST {
             return self.login(inlet, &hook);
         }
-        let Some(user) = self.user(&hook) else {
+        let file = hook.method == Method::GET && asked.what == "file";
+        let program = || if file { self.program(inlet, &hook) } else { None };
+        let Some(user) = self.user(&hook).or_else(program) else {
             return HookReply::refused(401, "sign in first").into();
         };
         let post = hook.method == Method::POST;
@@ -269,7 +326,7 @@ impl Web {
         if early
             && let Err(error) = self
                 .log
-                .put(&say.conversation, entry(&say.id, Who::You, shown.clone()))
+                .put(&say.conversation, Entry::new(&say.id, Who::You, shown.clone()))
         {
             tracing::warn!(%error, "a page can't show what was said");
         }
@@ -303,6 +360,7 @@ impl Web {
             Ok(pressed) if is_of(&pressed.conversation, user) => {
                 let told = inlet
                     .press(&Press {
+                        reason: None,
                         question: pressed.question,
                         choice: pressed.choice,
                         sender: user.to_owned(),
@@ -347,7 +405,7 @@ impl Web {
                 let mut events = Vec::new();
                 for entry in entries {
                     rev = rev.max(entry.rev);
-                    match serde_json::to_string(&entry) {
+                    match serde_json::to_string(&entry.shown()) {
                         Ok(text) => events.push(format!("event: entry\ndata: {text}\n\n")),
                         Err(error) => tracing::warn!(%error, "an entry can't be shown"),
                     }
@@ -386,6 +444,7 @@ impl Web {
             },
             headers: Vec::new(),
             stream: Some(stream),
+            talk: None,
         }
     }
 
@@ -421,60 +480,8 @@ impl Web {
             },
             headers: vec![(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"))],
             stream: Some(stream),
+            talk: None,
         }
-    }
-
-    fn kept_files(&self, files: &[OutFile]) -> std::io::Result<Vec<File>> {
-        let mut kept = Vec::new();
-        for file in files.iter().take(MAX_FILES) {
-            let id = on_disk(&file.name, &file.data);
-            std::fs::create_dir_all(&self.files)?;
-            std::fs::write(self.files.join(&id), &file.data)?;
-            kept.push(File {
-                id,
-                name: file.name.clone(),
-            });
-        }
-        Ok(kept)
-    }
-
-    fn shows(&self, out: &Out, asking: Option<&Asking>) -> Delivery {
-        if !out.conversation.contains('/') {
-            return Delivery::Failed {
-                reason: "a conversation of a page is `PERSON/NAME`".to_owned(),
-            };
-        }
-        self.typing().remove(&out.conversation);
-        let shown = self.kept_files(&out.files).and_then(|files| {
-            let entry = Entry {
-                question: asking.map(|asking| asking.question.clone()),
-                choices: asking.map(|asking| asking.choices.clone()).unwrap_or_default(),
-                files,
-                ..entry(&out.id, Who::Agent, out.text.clone())
-            };
-            self.log.put(&out.conversation, entry)
-        });
-        match shown {
-            Ok(()) => Delivery::Delivered {
-                platform_id: Some(out.id.clone()),
-            },
-            Err(error) => Delivery::Retry {
-                after_ms: None,
-                reason: format!("the conversation can't be written: {error}"),
-            },
-        }
-    }
-}
-
-fn entry(id: &str, who: Who, text: String) -> Entry {
-    Entry {
-        rev: 0,
-        id: id.to_owned(),
-        who,
-        text,
-        question: None,
-        choices: Vec::new(),
-        files: Vec::new(),
     }
 }
 
@@ -504,6 +511,7 @@ fn page(kind: &'static str, body: &str) -> Served {
             (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         ],
         stream: None,
+        talk: None,
     }
 }
 
@@ -524,33 +532,53 @@ impl Adapter for Web {
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
         inlet.ready();
         Box::pin(async move {
-            over.cancelled().await;
+            let resumed = async {
+                if let Some(sound) = &self.sockets.sound {
+                    sound.resume(inlet).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = over.cancelled() => {}
+                () = resumed => {}
+            }
             Ended::broken("the agent ends")
         })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
-        Box::pin(async move { self.shows(out, None) })
+        Box::pin(async move { self.shows(out, |entry| entry) })
     }
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
-        Box::pin(async move {
-            let known = self.log.get(&out.conversation, of);
-            if !known.is_ok_and(|known| known.is_some_and(|entry| entry.who == Who::Agent)) {
-                return Delivery::Failed {
-                    reason: "the page has no such message any more".to_owned(),
-                };
-            }
-            let changed = Out {
-                id: of.to_owned(),
-                ..out.clone()
-            };
-            self.shows(&changed, None)
-        })
+        Box::pin(async move { self.changes(of, out, |_, entry| entry) })
     }
 
     fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
-        Box::pin(async move { self.shows(&asking.out, Some(asking)) })
+        Box::pin(async move {
+            self.shows(&asking.out, |entry| Entry {
+                question: Some(asking.question.clone()),
+                choices: asking.choices.clone(),
+                ..entry
+            })
+        })
+    }
+
+    fn decided<'a>(&'a self, of: &'a str, out: &'a Out, decision: &'a Decision) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            self.changes(of, out, |before, entry| {
+                let decided = before.question.clone().map(|question| Decided {
+                    question,
+                    yes: decision.yes,
+                    by: decision.by.clone(),
+                });
+                Entry {
+                    decided,
+                    choices: before.choices.clone(),
+                    ..entry
+                }
+            })
+        })
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
@@ -564,7 +592,7 @@ impl Adapter for Web {
         })
     }
 
-    fn serve<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, Served> {
+    fn serve<'a>(&'a self, inlet: &'a Arc<Inlet>, hook: Hook) -> Later<'a, Served> {
         Box::pin(self.answer(inlet, hook))
     }
 }

@@ -81,9 +81,13 @@ impl Seats {
         with(&mut self.guesses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn sign_in(&self, token: &str, now: Timestamp) -> SignedIn {
+    /// Whose token it is.
+    ///
+    /// # Errors
+    /// [`SignedIn::Wrong`] and [`SignedIn::Closed`].
+    pub(super) fn whose_token(&self, token: &str, now: Timestamp) -> Result<String, SignedIn> {
         if !self.guesses(|guesses| guesses.open(now)) {
-            return SignedIn::Closed;
+            return Err(SignedIn::Closed);
         }
         // Digests are of one length, so that the comparison takes one time.
         let given = digest(token.trim());
@@ -93,9 +97,16 @@ impl Seats {
                 found = Some(name.clone());
             }
         }
-        let Some(user) = found else {
+        found.ok_or_else(|| {
             self.guesses(|guesses| guesses.wrong(now));
-            return SignedIn::Wrong;
+            SignedIn::Wrong
+        })
+    }
+
+    pub(super) fn sign_in(&self, token: &str, now: Timestamp) -> SignedIn {
+        let user = match self.whose_token(token, now) {
+            Ok(user) => user,
+            Err(refused) => return refused,
         };
         let mut random = [0_u8; 32];
         if getrandom::fill(&mut random).is_err() {
@@ -146,7 +157,8 @@ impl Seats {
     }
 }
 
-fn digest(text: &str) -> String {
+/// The digest of a secret text, as hex.
+pub(super) fn digest(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes()))
 }
 

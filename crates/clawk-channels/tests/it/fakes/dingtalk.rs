@@ -244,7 +244,9 @@ async fn talk(org: Shared<Org>, mut socket: WebSocket) {
     loop {
         tokio::select! {
             frame = came.recv() => {
-                if socket.send(Message::text(frame.unwrap().to_string())).await.is_err() { return; }
+                // Too much at once: the connection ends, and the next one is told again what is open.
+                let Ok(frame) = frame else { return };
+                if socket.send(Message::text(frame.to_string())).await.is_err() { return; }
             }
             heard = socket.recv() => match heard {
                 Some(Ok(Message::Text(text))) => {

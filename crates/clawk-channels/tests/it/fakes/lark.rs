@@ -284,7 +284,9 @@ async fn talk(tenant: Shared<Tenant>, mut socket: WebSocket) {
     loop {
         tokio::select! {
             frame = came.recv() => {
-                if socket.send(Message::binary(frame.unwrap())).await.is_err() { return; }
+                // Too much at once: the connection ends, and the next one is told again what is open.
+                let Ok(frame) = frame else { return };
+                if socket.send(Message::binary(frame)).await.is_err() { return; }
             }
             heard = socket.recv() => match heard {
                 Some(Ok(Message::Binary(bytes))) => acknowledged(&tenant, &bytes),

@@ -26,6 +26,13 @@ struct Server {
     events: Mutex<Vec<(String, Value)>>,
     came: Notify,
     transactions: Mutex<BTreeMap<String, String>>,
+    /// Rooms whose members were told: a server says that once, and again only when it changes.
+    told: Mutex<std::collections::BTreeSet<String>>,
+}
+
+/// How many people a room has.
+fn members(room: &str) -> usize {
+    if room.starts_with("!777") { 5 } else { 2 }
 }
 
 pub(crate) struct Platform {
@@ -110,6 +117,12 @@ async fn call(
         }
         (&Method::GET, ["sync"]) => sync(&server, &query).await,
         (&Method::PUT, ["rooms", room, "send", "m.room.message", txn]) => send(&server, room, txn, &params),
+        (&Method::GET, ["rooms", room, "joined_members"]) => {
+            let joined: BTreeMap<String, Value> = (0..members(room))
+                .map(|n| (format!("@{n}:hs"), json!({})))
+                .collect();
+            axum::Json(json!({ "joined": joined })).into_response()
+        }
         (&Method::PUT, ["rooms", _, "typing", _]) => {
             kept.typings.fetch_add(1, Ordering::SeqCst);
             axum::Json(json!({})).into_response()
@@ -138,12 +151,11 @@ async fn sync(server: &Server, query: &BTreeMap<String, String>) -> Response {
             let join: BTreeMap<&str, Value> = rooms
                 .into_iter()
                 .map(|(room, events)| {
-                    let members = if room.starts_with("!777") { 5 } else { 2 };
-                    (
-                        room,
-                        json!({"timeline": {"events": events, "limited": false},
-                        "summary": {"m.joined_member_count": members}}),
-                    )
+                    let mut joined = json!({"timeline": {"events": events, "limited": false}});
+                    if server.told.lock().unwrap().insert(room.to_owned()) {
+                        joined["summary"] = json!({"m.joined_member_count": members(room)});
+                    }
+                    (room, joined)
                 })
                 .collect();
             return axum::Json(json!({"next_batch": format!("s{}", events.len()), "rooms": {"join": join}}))

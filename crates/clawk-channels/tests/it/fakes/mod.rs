@@ -186,6 +186,10 @@ pub(crate) trait Fake: Send + Sync {
     fn limit(&self) -> usize;
     /// A message that is sent again is found.
     fn knows_repeats(&self) -> bool;
+    /// It is found also by an agent that was killed in between.
+    fn knows_repeats_after_a_kill(&self) -> bool {
+        self.knows_repeats()
+    }
     /// A wrong token is found out when it connects.
     fn checks_token(&self) -> bool {
         true

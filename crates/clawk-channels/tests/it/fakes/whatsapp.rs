@@ -296,6 +296,11 @@ impl Fake for Platform {
         true
     }
 
+    /// It tells once under which id a message is there: whoever is killed then does not know, and marks the answer.
+    fn knows_repeats_after_a_kill(&self) -> bool {
+        false
+    }
+
     fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
         Box::pin(async move {
             let message = json!({"from": said.sender, "id": format!("wamid.IN{}", said.n), "timestamp": "1700000000", "type": "text",

@@ -7,8 +7,8 @@ use clawk_kernel::Parts;
 use clawk_kernel::call::Permit;
 use clawk_kernel::place::Search;
 use clawk_kernel::ports::{
-    Completion, Delta, Description, Embedded, FaultKind, InferRequest, Later, Look, Mend, Provider,
-    ProviderError, RunError, RunOutcome, ToolRunner,
+    Audio, Completion, Delta, Description, Embedded, FaultKind, InferRequest, Later, Look, Mend, Provider,
+    ProviderError, RunError, RunOutcome, Spoken, ToolRunner, Transcribed,
 };
 use clawk_kernel::sheet::Preview;
 use clawk_kernel::witness::Fact;
@@ -198,6 +198,29 @@ impl Provider for LeasedProvider {
         Box::pin(async move {
             self.granted().await?;
             self.inner.embed(model, dimensions, texts, cancel).await
+        })
+    }
+
+    fn transcribe<'a>(
+        &'a self,
+        audio: &'a Audio,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+        Box::pin(async move {
+            self.granted().await?;
+            self.inner.transcribe(audio, cancel).await
+        })
+    }
+
+    fn speak<'a>(
+        &'a self,
+        voice: &'a str,
+        text: &'a str,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Spoken, ProviderError>> {
+        Box::pin(async move {
+            self.granted().await?;
+            self.inner.speak(voice, text, cancel).await
         })
     }
 

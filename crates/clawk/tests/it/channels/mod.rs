@@ -1,10 +1,12 @@
 //! Channels of a served agent, as a platform sees them: a program that speaks the line protocol stands for it.
 
 mod bot_api;
+mod frames;
 mod kills;
 mod load;
 mod reload;
 mod set_up;
+mod voice;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -320,4 +322,51 @@ fn length_rate_mention_and_roles_are_judged_before_anything_reads_the_text() {
             .as_str()
             .is_some_and(|text| text.contains("among us"))
     }));
+}
+
+#[test]
+fn a_file_goes_out_by_the_tool_and_a_question_that_nobody_hears_is_warned_of() {
+    let rest = r#"  tools:
+    - inline: { name: channel-send, description: Sends, input_schema: { type: object } }
+  policies:
+    - inline: { name: tested, rules: [{ id: all, action: ACTION, scope: tool, match: { name: channel-send }, reason: As the test says }] }
+"#;
+    let agent = with(&[("one", OPEN)], &rest.replace("ACTION", "allow"), "");
+    std::fs::write(
+        agent.path("script.yaml"),
+        "scenes:\n  - user: send\n    steps:\n      - call: [{ name: channel-send, arguments: { text: Here., file: report.csv } }]\n      \
+         - any: [{ when: { error: true }, say: \"{{last_tool_text}}\" }, { say: Sent. }]\n",
+    )
+    .unwrap();
+    std::fs::write(agent.path("report.csv"), "a,b\n").unwrap();
+    let served = Server::start(&agent, &["claw.yaml"]);
+    let one = Platform {
+        agent: &agent,
+        name: "one",
+    };
+    one.message("1", "room", "ann", "send it");
+    let line = one.wait_text("Here.");
+    let file = json!({"name": "report.csv", "media_type": "text/plain", "data": "YSxiCg=="});
+    assert_eq!(line["attachments"], json!([file]), "{line}");
+    one.wait_text("Sent.");
+    drop(served);
+
+    // Whoever writes is no admin, and nobody else is asked.
+    let asks = rest.replace("ACTION", "require-approval");
+    let warned = |access: &str, config: &str| {
+        std::fs::write(agent.path("claw.yaml"), manifest(&[("one", access)], &asks)).unwrap();
+        std::fs::write(
+            agent.path("clawk.toml"),
+            format!("[channels.one]\ncommand = [\"true\"]\nsandbox = \"box\"\n{config}"),
+        )
+        .unwrap();
+        let output = agent.clawk(["validate", "claw.yaml"]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stdout));
+        text(&output.stdout).contains("question-unheard")
+    };
+    let ann = "access_control: { mode: allowlist, allowed_ids: [ann] }";
+    assert!(warned(OPEN, ""));
+    assert!(warned(ann, ""));
+    assert!(!warned(ann, "admins = [\"ann\"]\n"));
+    assert!(!warned(OPEN, "[approvals]\nto = [\"one:ann\"]\n"));
 }

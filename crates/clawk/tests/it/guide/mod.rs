@@ -53,6 +53,7 @@ pages! {
     how_to_postgres_state_works_as_written: "docs/how-to/postgres-state.md",
     how_to_mail_works_as_written: "docs/how-to/channel-mail.md",
     how_to_web_works_as_written: "docs/how-to/channel-web.md",
+    how_to_voice_works_as_written: "docs/how-to/voice.md",
     how_to_queue_works_as_written: "docs/how-to/channel-queue.md",
     how_to_whatsapp_works_as_written: "docs/how-to/whatsapp.md",
     how_to_lark_works_as_written: "docs/how-to/lark.md",

@@ -1,0 +1,95 @@
+//! What the agent says, as entries of a conversation.
+
+use clawk_kernel::ports::Delivery;
+
+use super::log::{Entry, File, Who};
+use super::{MAX_FILES, Web};
+use crate::adapter::{Out, OutFile};
+use crate::files::on_disk;
+
+impl Web {
+    fn kept_files(&self, files: &[OutFile]) -> std::io::Result<Vec<File>> {
+        let mut kept = Vec::new();
+        for file in files.iter().take(MAX_FILES) {
+            let id = on_disk(&file.name, &file.data);
+            std::fs::create_dir_all(&self.files)?;
+            std::fs::write(self.files.join(&id), &file.data)?;
+            kept.push(File {
+                id,
+                name: file.name.clone(),
+            });
+        }
+        Ok(kept)
+    }
+
+    /// Puts an entry of the agent into a conversation.
+    pub(super) fn shows(&self, out: &Out, with: impl FnOnce(Entry) -> Entry) -> Delivery {
+        if !out.conversation.contains('/') {
+            return Delivery::Failed {
+                reason: "a conversation of a page is `PERSON/NAME`".to_owned(),
+            };
+        }
+        self.typing().remove(&out.conversation);
+        let shown = self.kept_files(&out.files).and_then(|files| {
+            let entry = Entry {
+                files,
+                live: is_live(out),
+                of: self.answers(out),
+                markdown: out.markdown.clone(),
+                ..Entry::new(&out.id, Who::Agent, out.text.clone())
+            };
+            self.log.put(&out.conversation, with(entry))
+        });
+        match shown {
+            Ok(()) => Delivery::Delivered {
+                platform_id: Some(out.id.clone()),
+            },
+            Err(error) => Delivery::Retry {
+                after_ms: None,
+                reason: format!("the conversation can't be written: {error}"),
+            },
+        }
+    }
+
+    /// Puts another text in the place of an entry.
+    pub(super) fn changes(&self, of: &str, out: &Out, with: impl FnOnce(&Entry, Entry) -> Entry) -> Delivery {
+        let known = self.log.get(&out.conversation, of);
+        let Ok(Some(before)) = known.map(|known| known.filter(|entry| entry.who == Who::Agent)) else {
+            return Delivery::Failed {
+                reason: "the page has no such message any more".to_owned(),
+            };
+        };
+        let changed = Out {
+            id: of.to_owned(),
+            ..out.clone()
+        };
+        self.shows(&changed, |entry| {
+            let entry = with(&before, entry);
+            Entry {
+                live: is_live(out),
+                ..entry
+            }
+        })
+    }
+
+    /// The program's id of the message that is answered. Later pieces of an answer say it as the first one did.
+    fn answers(&self, out: &Out) -> Option<String> {
+        let own = |id: &str| {
+            id.strip_prefix(&out.conversation)?
+                .strip_prefix(':')
+                .map(str::to_owned)
+        };
+        if let Some(id) = &out.reply_to {
+            return own(id);
+        }
+        let (first, _) = out.id.split_once('.')?;
+        let live = format!("{first}.live");
+        let known = |id: &str| self.log.get(&out.conversation, id).ok().flatten(); // silent-ok: it says less then
+        known(first).or_else(|| known(&live))?.of
+    }
+}
+
+/// Whether it is a part of an answer that is being written.
+fn is_live(out: &Out) -> bool {
+    out.id.ends_with(".live")
+}

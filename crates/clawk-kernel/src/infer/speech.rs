@@ -1,0 +1,207 @@
+//! Asking a speech model: paid and recorded like an inference, tried once more where that may help. The record has the digest of
+//! what was sent, and no sound.
+
+use std::time::Duration;
+
+use clawk_manifest::model::{Modality, Provider as Spec};
+use tokio_util::sync::CancellationToken;
+
+use super::{Models, NoAnswer, Open, Site, fault};
+use crate::event::{canonical, digest};
+use crate::ports::{
+    Audio, Completion, FaultKind, Later, Provider, ProviderError, SPEECH_MAX_CHARS, Spoken, StopReason,
+    Transcribed, Usage, heard, said,
+};
+use crate::purse::NoRoom;
+use crate::screen::answer;
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(120);
+/// Attempts, and the wait between them where the server names none, and at most, milliseconds.
+const ATTEMPTS: u32 = 2;
+const WAIT_MS: u64 = 1_000;
+const LONGEST_WAIT_MS: u64 = 30_000;
+
+/// What a speech model answers.
+trait Answer: Send {
+    /// What it cost.
+    fn usage(&mut self) -> &mut Usage;
+    /// The words that are recorded with it.
+    fn words(&self) -> &str;
+}
+
+impl Answer for Transcribed {
+    fn usage(&mut self) -> &mut Usage {
+        &mut self.usage
+    }
+
+    fn words(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Answer for Spoken {
+    fn usage(&mut self) -> &mut Usage {
+        &mut self.usage
+    }
+
+    fn words(&self) -> &'static str {
+        ""
+    }
+}
+
+/// What is sent, for the purse and the record.
+struct Sent {
+    digest: clawk_proto::Digest,
+    bytes: u64,
+    usage: Usage,
+}
+
+/// The words of a recording.
+///
+/// # Errors
+/// For people: why there are none.
+pub(crate) async fn transcribe(
+    models: &Models,
+    place: Site<'_>,
+    provider: &str,
+    audio: &Audio,
+    cancel: &CancellationToken,
+) -> Result<String, NoAnswer> {
+    let sent = Sent {
+        digest: audio.digest,
+        bytes: u64::try_from(audio.data.len()).unwrap_or(u64::MAX),
+        usage: heard(audio.length_ms),
+    };
+    let answer = asked(models, place, provider, &sent, cancel, |server| {
+        server.transcribe(audio, cancel)
+    });
+    Ok(answer.await?.text)
+}
+
+/// A text as sound. Secrets that are known are taken out of it first.
+///
+/// # Errors
+/// For people: why it can't be spoken.
+pub(crate) async fn speak(
+    models: &Models,
+    place: Site<'_>,
+    (provider, voice): (&str, &str),
+    text: &str,
+    cancel: &CancellationToken,
+) -> Result<Spoken, NoAnswer> {
+    let mut text = text.to_owned();
+    models.screens.without_known(&mut text);
+    let chars = text.chars().count();
+    if chars > SPEECH_MAX_CHARS {
+        return Err(NoAnswer::Failed(format!(
+            "the text has {chars} characters; at most {SPEECH_MAX_CHARS} are spoken at a time"
+        )));
+    }
+    let request = canonical(&serde_json::json!({ "input": text, "voice": voice }));
+    let sent = Sent {
+        digest: digest(&request),
+        bytes: u64::try_from(request.len()).unwrap_or(u64::MAX),
+        usage: said(u64::try_from(chars).unwrap_or(u64::MAX)),
+    };
+    asked(models, place, provider, &sent, cancel, |server| {
+        server.speak(voice, &text, cancel)
+    })
+    .await
+}
+
+async fn asked<'a, A: Answer>(
+    models: &'a Models,
+    place: Site<'_>,
+    provider: &str,
+    sent: &Sent,
+    cancel: &CancellationToken,
+    ask: impl Fn(&'a dyn Provider) -> Later<'a, Result<A, ProviderError>>,
+) -> Result<A, NoAnswer> {
+    let (Some(spec), Some(server)) = (models.manifest.provider(provider), models.providers.get(provider))
+    else {
+        return Err(NoAnswer::Failed(format!(
+            "provider `{provider}` is not connected"
+        )));
+    };
+    if !spec.capabilities.contains(&Modality::Audio) {
+        return Err(NoAnswer::Failed(format!(
+            "provider `{provider}` does not have `audio` in its `capabilities`"
+        )));
+    }
+    for attempt in 1.. {
+        let error = match once(models, place, (spec, attempt), sent, ask(&**server)).await? {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if error.kind == FaultKind::Cancelled {
+            return Err(NoAnswer::Cancelled);
+        }
+        let wait_ms = error.retry_after_ms.unwrap_or(WAIT_MS);
+        if attempt >= ATTEMPTS || !error.kind.retryable() || wait_ms > LONGEST_WAIT_MS {
+            return Err(NoAnswer::Failed(error.message));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(models.scribe.clock().patience_ms(wait_ms))) => {}
+            () = cancel.cancelled() => return Err(NoAnswer::Cancelled),
+        }
+    }
+    Err(NoAnswer::Cancelled)
+}
+
+/// One attempt: set aside and recorded before, settled and recorded after.
+async fn once<A: Answer>(
+    models: &Models,
+    place: Site<'_>,
+    (spec, attempt): (&Spec, u32),
+    sent: &Sent,
+    asked: Later<'_, Result<A, ProviderError>>,
+) -> Result<Result<A, ProviderError>, NoAnswer> {
+    let failed = |why: String| NoAnswer::Failed(why);
+    let name = &spec.name;
+    let now = models.scribe.now();
+    let set = match models
+        .purses
+        .speech(place.purse, name, (sent.bytes, sent.usage), now)
+    {
+        Ok(set) => set,
+        Err(NoRoom::Quota(error)) => return Err(NoAnswer::Quota(error.to_string())),
+        Err(NoRoom::Unpriced(reason)) => return Err(failed(reason)),
+        Err(NoRoom::Later { wait_ms }) => {
+            let message = format!("provider `{name}`: requests_per_minute is used up");
+            return Ok(Err(fault(FaultKind::RateLimited, message, Some(wait_ms))));
+        }
+    };
+    let limit = ATTEMPT.min(Duration::from_millis(set.reservation.amount.busy_ms));
+    let open = Open::begin(models, place, spec, attempt, sent.digest, set)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    let mut outcome = match tokio::time::timeout(limit, asked).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let message = format!("provider `{name}`: no answer within {} s", limit.as_secs());
+            Err(fault(FaultKind::Timeout, message, None))
+        }
+    };
+    match &mut outcome {
+        Ok(answer) => *answer.usage() = open.settled(*answer.usage()),
+        Err(error) => {
+            error.usage = error.usage.map(|usage| open.settled(usage));
+            answer::failure(&models.screens, error);
+        }
+    }
+    let told = match &mut outcome {
+        Ok(answer) => Ok(Completion {
+            text: answer.words().to_owned(),
+            calls: Vec::new(),
+            stop: StopReason::End,
+            usage: *answer.usage(),
+            model: spec.model.clone(),
+        }),
+        Err(error) => Err(error.clone()),
+    };
+    open.end(&told, Vec::new())
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(outcome)
+}

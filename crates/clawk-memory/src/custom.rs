@@ -1,0 +1,405 @@
+//! Memory stores that an MCP server keeps (`backend: custom`, CKP §5.6): it offers the tools `store`, `query` and `forget`.
+//!
+//! The server is somebody else's. Where an entry came from, and whose it is, goes with it as a sealed text that only this state's key
+//! opens, for this entry and this content; what comes back without it, or changed, is untrusted and nobody's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope, StoreQuery};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{Retention, Store, StoreBackend, StoreType};
+use clawk_proto::method::MemoryEntry;
+use clawk_recall::compact::{self, Summary, replaces};
+use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
+use clawk_recall::seal::Vault;
+use clawk_trace::chain::digest_of;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// The origin of what can't show where it came from.
+const UNKNOWN: &str = "memory";
+
+/// `backend: custom`.
+#[must_use]
+pub fn is_custom(store: &Store) -> bool {
+    store.backend == Some(StoreBackend::Custom)
+}
+
+/// An MCP server that keeps a store.
+pub trait Keeper: Send + Sync + fmt::Debug {
+    /// What one of its tools answers, or why it does not.
+    fn call<'a>(
+        &'a self,
+        tool: &'static str,
+        arguments: Map<String, Value>,
+    ) -> Later<'a, Result<Value, String>>;
+}
+
+/// The stores of an agent that MCP servers keep.
+#[derive(Debug)]
+pub struct Custom {
+    /// By the store's name: its server, or why there is none.
+    keepers: BTreeMap<String, Result<Arc<dyn Keeper>, String>>,
+    vault: Vault,
+}
+
+/// An entry as a server gives it back.
+#[derive(Debug, Deserialize)]
+struct Given {
+    id: String,
+    content: Value,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    metadata: Option<Value>,
+    #[serde(default)]
+    timestamp: Option<String>,
+    #[serde(default)]
+    score: Option<f64>,
+    /// What was sealed when it was stored.
+    #[serde(default)]
+    mark: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Answer {
+    entries: Vec<Given>,
+    #[serde(default)]
+    used: Option<Used>,
+    #[serde(default)]
+    total: Option<u64>,
+}
+
+/// For what a mark is sealed: this entry of this store, with this content.
+fn place_of(store: &str, id: &str, key: Option<&str>, content: &Value) -> String {
+    let whole = json!([store, id, key, content]).to_string();
+    format!("custom/{}", digest_of(whole.as_bytes()).to_hex())
+}
+
+impl Custom {
+    /// `vault` seals where entries came from.
+    #[must_use]
+    pub const fn new(keepers: BTreeMap<String, Result<Arc<dyn Keeper>, String>>, vault: Vault) -> Self {
+        Self { keepers, vault }
+    }
+
+    fn keeper(&self, store: &Store) -> Result<&dyn Keeper, MemoryError> {
+        match self.keepers.get(&store.name) {
+            Some(Ok(keeper)) => Ok(&**keeper),
+            Some(Err(why)) => Err(fault(store, why)),
+            None => Err(fault(
+                store,
+                &format!(
+                    "`backend: custom` is an MCP server that offers `store`, `query` and `forget`: name it by `[memory.{}] server = \
+                     \"stdio:///…\"` in `clawk.toml`",
+                    store.name
+                ),
+            )),
+        }
+    }
+
+    async fn call(
+        &self,
+        store: &Store,
+        tool: &'static str,
+        arguments: Map<String, Value>,
+    ) -> Result<Value, MemoryError> {
+        let answer = self.keeper(store)?.call(tool, arguments).await;
+        answer.map_err(|why| fault(store, &why))
+    }
+
+    async fn query(
+        &self,
+        store: &Store,
+        place: &Scope,
+        what: Vec<(&str, Value)>,
+    ) -> Result<Answer, MemoryError> {
+        let here = [("store", json!(store.name)), ("scope", json!(place.part(store)))];
+        let arguments = here.into_iter().chain(what);
+        let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).collect();
+        let answer = self.call(store, "query", arguments).await?;
+        serde_json::from_value(answer).map_err(|error| {
+            fault(
+                store,
+                &format!("its server's `query` answered something else: {error}"),
+            )
+        })
+    }
+
+    /// The entry, with where it came from if it can show that.
+    fn hit(&self, store: &Store, given: Given) -> Hit {
+        let Given {
+            id,
+            content,
+            key,
+            metadata,
+            timestamp,
+            score,
+            mark,
+        } = given;
+        let place = place_of(&store.name, &id, key.as_deref(), &content);
+        let opened = mark.and_then(|mark| self.vault.open_text(&place, &mark).ok().flatten()); // silent-ok: it counts as untrusted
+        let mark = opened.and_then(|text| serde_json::from_str(&text).ok()); // silent-ok: the same
+        Hit {
+            entry: MemoryEntry {
+                id,
+                content,
+                score,
+                timestamp: timestamp.filter(|text| Timestamp::parse(text).is_ok()),
+                key,
+                metadata,
+            },
+            mark: mark.unwrap_or_else(unknown),
+        }
+    }
+
+    /// The entries of an answer that count for these, at most so many.
+    fn hits(&self, store: &Store, answer: Vec<Given>, whose: &Whose, limit: usize) -> Vec<Hit> {
+        let hits = answer.into_iter().map(|given| self.hit(store, given));
+        let counts = |hit: &Hit| match whose {
+            Whose::All => true,
+            // What can't show whose it is may be another's.
+            Whose::Of(_) => hit.mark.origin != UNKNOWN && whose.holds(&hit.mark.whose),
+        };
+        hits.filter(counts).take(limit).collect()
+    }
+}
+
+fn unknown() -> Mark {
+    Mark {
+        origin: UNKNOWN.to_owned(),
+        untrusted: true,
+        ..Mark::default()
+    }
+}
+
+fn fault(store: &Store, why: &str) -> MemoryError {
+    MemoryError::Backend(format!("store `{}`: {why}", store.name))
+}
+
+fn object<const N: usize>(members: [(&str, Value); N]) -> Map<String, Value> {
+    members
+        .map(|(name, value)| (name.to_owned(), value))
+        .into_iter()
+        .collect()
+}
+
+/// What the server is asked to look among; absent: everybody's.
+fn owners(whose: &Whose) -> Option<Vec<&str>> {
+    match whose {
+        Whose::All => None,
+        Whose::Of(known) => {
+            let everybodys = std::iter::once("");
+            Some(everybodys.chain(known.iter().map(String::as_str)).collect())
+        }
+    }
+}
+
+impl Memory for Custom {
+    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+        let refuse = |what: &str| {
+            let why = format!(
+                "{what}: an MCP server with `store`, `query` and `forget` can't be told so; leave it out, or write `backend: sqlite`"
+            );
+            Err(fault(store, &why))
+        };
+        if matches!(store.kind, StoreType::Checkpoint | StoreType::Workspace) {
+            return refuse(&format!("`type: {}`", store.kind.as_str()));
+        }
+        if store.encryption {
+            return refuse("`encryption`");
+        }
+        if store.retention != Retention::default() {
+            return refuse("`retention`");
+        }
+        if store.max_size_mb.is_some() {
+            return refuse("`max_size_mb`");
+        }
+        if store.embedding.is_some() {
+            return refuse("`embedding`");
+        }
+        if compact::strategy(store).is_some() || compact::merges(store) {
+            return refuse("compaction");
+        }
+        self.keeper(store).map(drop)
+    }
+
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>> {
+        Box::pin(async move {
+            let Ask {
+                whose, query, limit, ..
+            } = ask;
+            let mut what = match &query {
+                StoreQuery::Text(text) => vec![("text", json!(text))],
+                StoreQuery::Key(key) => vec![("key", json!(key))],
+                StoreQuery::Between(from, to) => {
+                    vec![("from", json!(from.to_string())), ("to", json!(to.to_string()))]
+                }
+            };
+            what.push(("limit", json!(limit)));
+            what.extend(owners(&whose).map(|owners| ("owners", json!(owners))));
+            let answer = self.query(store, place, what).await?;
+            let used = answer.used;
+            let mut hits = self.hits(store, answer.entries, &whose, limit);
+            match query {
+                StoreQuery::Text(_) => {
+                    for (rank, hit) in (1_u32..).zip(&mut hits) {
+                        let score = hit.entry.score.filter(|score| score.is_finite());
+                        let score = score.unwrap_or(1.0 / f64::from(rank)).clamp(0.0, 1.0);
+                        hit.entry.score = Some(score);
+                    }
+                    return Ok(Found {
+                        hits,
+                        used: Some(used.unwrap_or(Used::FullText)),
+                        ..Found::default()
+                    });
+                }
+                StoreQuery::Key(_) => {}
+                StoreQuery::Between(..) => hits.sort_by(|a, b| a.entry.timestamp.cmp(&b.entry.timestamp)),
+            }
+            for hit in &mut hits {
+                hit.entry.score = None;
+            }
+            Ok(Found {
+                hits,
+                ..Found::default()
+            })
+        })
+    }
+
+    fn keep<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        entries: Vec<New>,
+        at: Timestamp,
+        record: Batch,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        Box::pin(async move {
+            if !record.entries.is_empty() {
+                return Err(fault(store, "its server keeps no journal"));
+            }
+            let mut given = Vec::with_capacity(entries.len());
+            let mut ids = Vec::with_capacity(entries.len());
+            for (index, new) in entries.into_iter().enumerate() {
+                new.fits(store)
+                    .map_err(|reason| MemoryError::Entry { index, reason })?;
+                let New { id, entry, mark } = new;
+                let sealed_for = place_of(&store.name, &id, entry.key.as_deref(), &entry.content);
+                let text = serde_json::to_string(&mark).map_err(|error| fault(store, &error.to_string()))?;
+                let sealed = self.vault.seal_text(&sealed_for, &text);
+                let sealed = sealed.map_err(|error| fault(store, &error.to_string()))?;
+                let mut one = object([
+                    ("id", json!(id)),
+                    ("content", entry.content),
+                    ("timestamp", json!(at.to_string())),
+                    ("owner", json!(mark.whose)),
+                    ("mark", json!(sealed)),
+                ]);
+                one.extend(entry.key.map(|key| ("key".to_owned(), json!(key))));
+                one.extend(entry.metadata.map(|metadata| ("metadata".to_owned(), metadata)));
+                given.push(one);
+                ids.push(id);
+            }
+            let arguments = object([
+                ("store", json!(store.name)),
+                ("scope", json!(place.part(store))),
+                ("replace", json!(replaces(store.kind))),
+                ("entries", json!(given)),
+            ]);
+            let answer = self.call(store, "store", arguments).await?;
+            if answer.get("ids") != Some(&json!(ids)) {
+                let why = "its server's `store` did not answer `ids`, those of the entries in their order; nothing counts as kept";
+                return Err(fault(store, why));
+            }
+            Ok(ids)
+        })
+    }
+
+    fn old<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn compact<'a>(
+        &'a self,
+        store: &'a Store,
+        _place: &'a Scope,
+        _at: Timestamp,
+        _summary: Option<Summary>,
+    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        let why = "its server can't be told to compact; forget entries one by one";
+        Box::pin(std::future::ready(Err(fault(store, why))))
+    }
+
+    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        whose: Whose,
+        id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+        Box::pin(async move {
+            let look = || self.query(store, place, vec![("id", json!(id)), ("limit", json!(1))]);
+            let named = |answer: Answer| -> Vec<Given> {
+                answer
+                    .entries
+                    .into_iter()
+                    .filter(|given| given.id == id)
+                    .collect()
+            };
+            let found = self.hits(store, named(look().await?), &whose, 1);
+            let Some(hit) = found.into_iter().next() else {
+                return Ok(None);
+            };
+            let arguments = object([
+                ("store", json!(store.name)),
+                ("scope", json!(place.part(store))),
+                ("ids", json!([id])),
+            ]);
+            let _told = self.call(store, "forget", arguments).await?;
+            // Its word alone is not enough.
+            if !named(look().await?).is_empty() {
+                return Err(fault(store, "its server's `forget` left the entry where it was"));
+            }
+            Ok(Some(hit))
+        })
+    }
+
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(async move {
+            let answer = self
+                .query(store, place, vec![("text", json!("")), ("limit", json!(0))])
+                .await?;
+            Ok(answer.total.unwrap_or(0))
+        })
+    }
+
+    fn lacking<'a>(
+        &'a self,
+        _store: &'a Store,
+        _model: &'a str,
+        _limit: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn add_vectors<'a>(
+        &'a self,
+        _store: &'a Store,
+        _model: &'a str,
+        _vectors: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

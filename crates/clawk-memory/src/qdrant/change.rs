@@ -1,0 +1,365 @@
+//! Keeping, retention, compaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clawk_kernel::ports::{Lacking, MemoryError};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
+use clawk_recall::compact::{self, Summary, model_of, replaces};
+use clawk_recall::entry::{Hit, New, room};
+use clawk_recall::table;
+use serde_json::{Value, json};
+
+use super::row::{ASIDE, LIVE, Row, is, owner};
+use super::server::MAX_REQUEST_BYTES;
+use super::{Known, Place, live};
+
+/// How a store's entries are written.
+#[derive(Clone, Copy)]
+struct Way {
+    /// The last writer of a key wins.
+    replaces: bool,
+    /// With a vector by the built-in table.
+    embeds: bool,
+}
+
+impl Way {
+    fn of(store: &Store) -> Self {
+        Self {
+            replaces: replaces(store.kind),
+            embeds: model_of(store).as_deref() == Some(table::NAME),
+        }
+    }
+}
+
+fn row_of(scope: &str, n: i64, at: Timestamp, bytes: usize, new: New) -> Row {
+    let New { id, entry, mark } = new;
+    Row {
+        id,
+        scope: scope.to_owned(),
+        n,
+        at: at.0,
+        key: entry.key,
+        whose: owner(&mark.whose),
+        state: LIVE.to_owned(),
+        instead: String::new(),
+        bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+        content: entry.content.to_string(),
+        metadata: entry.metadata.map(|metadata| metadata.to_string()),
+        mark,
+        vectors: Vec::new(),
+    }
+}
+
+impl Known {
+    /// The number of the next entry: greater than every one that this process wrote, and of the order of time across processes.
+    fn next(&mut self, at: Timestamp) -> i64 {
+        self.last = self.last.saturating_add(1).max(at.0);
+        self.last
+    }
+}
+
+fn any(field: &str, of: &[String]) -> Value {
+    json!({"key": field, "match": {"any": of}})
+}
+
+impl Place<'_> {
+    async fn made(self, known: &mut Known) -> Result<(), MemoryError> {
+        if !known.made.contains(self.name) {
+            self.server.make_entries(self.name).await?;
+            known.made.insert(self.name.to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn keep(
+        self,
+        known: &mut Known,
+        store: &Store,
+        scope: &str,
+        entries: Vec<New>,
+        at: Timestamp,
+    ) -> Result<Vec<String>, MemoryError> {
+        let ids: Vec<String> = entries.iter().map(|new| new.id.clone()).collect();
+        let mut sizes = Vec::with_capacity(entries.len());
+        for (index, new) in entries.iter().enumerate() {
+            sizes.push(
+                new.fits(store)
+                    .map_err(|reason| MemoryError::Entry { index, reason })?,
+            );
+        }
+        self.made(known).await?;
+        let there = self.every(vec![is("scope", scope), any("id", &ids)]).await?;
+        let there: BTreeSet<String> = there
+            .into_iter()
+            .filter_map(|point| point.payload.map(|row| row.id))
+            .collect();
+        let (way, mut points, mut more) = (Way::of(store), BTreeMap::new(), 0_u64);
+        for (bytes, new) in sizes.into_iter().zip(entries) {
+            if there.contains(&new.id) {
+                continue;
+            }
+            let row = row_of(scope, known.next(at), at, bytes, new);
+            more += row.bytes;
+            // Of one key in one batch the last one counts, as between batches.
+            points.insert(row.at_point(way.replaces), row.point(way.replaces, way.embeds)?);
+        }
+        if points.is_empty() {
+            return Ok(ids);
+        }
+        if store.max_size_mb.is_some() {
+            let sizes = self.counted("bytes").await?;
+            let held = sizes
+                .iter()
+                .map(|(bytes, count)| bytes.as_u64().unwrap_or(0) * count);
+            room(store, held.sum(), more).map_err(|reason| MemoryError::Entry { index: 0, reason })?;
+        }
+        let points = Value::Array(points.into_values().collect());
+        let bytes = points.to_string().len();
+        if bytes > MAX_REQUEST_BYTES {
+            let reason = format!(
+                "the entries are {bytes} bytes for the server, at most {MAX_REQUEST_BYTES} at once; store fewer"
+            );
+            return Err(MemoryError::Entry { index: 0, reason });
+        }
+        self.server.upsert(self.name, &points).await?;
+        self.retain(known, store, scope, at).await?;
+        Ok(ids)
+    }
+
+    /// Takes away for good what fulfils this.
+    async fn purge(self, conditions: Vec<Value>) -> Result<(), MemoryError> {
+        let points = self.every(conditions).await?;
+        let points: Vec<String> = points.into_iter().map(|point| point.id).collect();
+        self.delete(&points).await
+    }
+
+    /// Retention by age, number, snapshots; compaction first where it is due.
+    pub(super) async fn retain(
+        self,
+        known: &mut Known,
+        store: &Store,
+        scope: &str,
+        at: Timestamp,
+    ) -> Result<u64, MemoryError> {
+        let snapshots = store.checkpoint.clone().unwrap_or_default();
+        let is_checkpoint = store.kind == StoreType::Checkpoint;
+        let ages: Vec<_> = [store.retention.max_age, snapshots.ttl.filter(|_| is_checkpoint)]
+            .into_iter()
+            .flatten()
+            .collect();
+        let max_snapshots = snapshots.max_snapshots.filter(|_| is_checkpoint);
+        let max = store.retention.max_entries;
+        if ages.is_empty() && max_snapshots.is_none() && max.is_none() {
+            return Ok(0);
+        }
+        let before = self.count(live(scope)).await?;
+        for age in ages {
+            let ms = i64::try_from(age.as_secs())
+                .unwrap_or(i64::MAX)
+                .saturating_mul(1000);
+            let oldest = at.plus_millis(ms.saturating_neg()).0;
+            let old = json!({"key": "at", "range": {"lt": oldest}});
+            self.purge(vec![is("scope", scope), old]).await?;
+        }
+        if let Some(max) = max_snapshots {
+            let mut of: BTreeMap<Option<String>, Vec<(i64, String)>> = BTreeMap::new();
+            for point in self.every(live(scope)).await? {
+                if let Some(row) = point.payload {
+                    of.entry(row.key).or_default().push((row.n, point.id));
+                }
+            }
+            let mut gone = Vec::new();
+            for mut snapshots in of.into_values() {
+                snapshots.sort_by(|a, b| b.cmp(a));
+                let stay = usize::try_from(max).unwrap_or(usize::MAX);
+                gone.extend(snapshots.into_iter().skip(stay).map(|(_, point)| point));
+            }
+            self.delete(&gone).await?;
+        }
+        let mut left = self.count(live(scope)).await?;
+        if compact::is_due(store, left) {
+            self.compact(known, store, scope, at, None).await?;
+            left = self.count(live(scope)).await?;
+        }
+        if let Some(max) = max
+            && left > max
+        {
+            let excess = usize::try_from(left - max).unwrap_or(usize::MAX);
+            let oldest = self.ordered(live(scope), ("at", false), excess).await?;
+            self.delete(&points_of(store, &oldest)).await?;
+            left = max;
+        }
+        Ok(before.saturating_sub(left))
+    }
+
+    /// What compaction would set aside now, the oldest first.
+    pub(super) async fn old(self, store: &Store, scope: &str) -> Result<Vec<Row>, MemoryError> {
+        let goes = compact::goes(store, self.count(live(scope)).await?);
+        let goes = usize::try_from(goes).unwrap_or(usize::MAX);
+        self.ordered(live(scope), ("at", false), goes).await
+    }
+
+    pub(super) async fn compact(
+        self,
+        known: &mut Known,
+        store: &Store,
+        scope: &str,
+        at: Timestamp,
+        written: Option<&Summary>,
+    ) -> Result<(), MemoryError> {
+        let old = self.old(store, scope).await?;
+        let Some(last) = old.last() else { return Ok(()) };
+        let points = points_of(store, &old);
+        if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
+            return self.set_aside(&points, "").await;
+        }
+        let hits: Vec<Hit> = old.iter().map(Row::hit).collect();
+        let mut new = compact::summary(&hits, written, &at.to_string());
+        while !self
+            .every(vec![is("scope", scope), is("id", &new.id)])
+            .await?
+            .is_empty()
+        {
+            new.id.push('+');
+        }
+        let instead = new.id.clone();
+        let bytes = new.entry.content.to_string().len();
+        let way = Way::of(store);
+        let row = row_of(scope, known.next(at), Timestamp(last.at), bytes, new);
+        let point = row.point(way.replaces, way.embeds)?;
+        self.made(known).await?;
+        // The summary first: a stop between the two loses nothing.
+        self.server.upsert(self.name, &json!([point])).await?;
+        self.set_aside(&points, &instead).await
+    }
+
+    /// Sets entries aside. Their vectors go; what comes back is embedded again, from the digests that were paid for.
+    async fn set_aside(self, points: &[String], instead: &str) -> Result<(), MemoryError> {
+        if points.is_empty() {
+            return Ok(());
+        }
+        let nothing: [String; 0] = [];
+        self.set(
+            points,
+            json!({"state": ASIDE, "instead": instead, "vectors": nothing}),
+        )
+        .await?;
+        self.drop_vectors(points).await
+    }
+
+    /// Sets aside what a later entry says as well.
+    pub(super) async fn merge(
+        self,
+        known: &mut Known,
+        store: &Store,
+        scope: &str,
+    ) -> Result<(), MemoryError> {
+        if !compact::merges(store) {
+            return Ok(());
+        }
+        let newest = self.ordered(live(scope), ("n", true), 1).await?;
+        let now = (
+            self.count(live(scope)).await?,
+            newest.first().map_or(0, |row| row.n),
+        );
+        if known.merged.get(scope) == Some(&now) {
+            return Ok(());
+        }
+        let points = self.every(live(scope)).await?;
+        let mut rows: Vec<Row> = points.into_iter().filter_map(|point| point.payload).collect();
+        rows.sort_by_key(|row| (row.at, row.n));
+        let hits: Vec<Hit> = rows.iter().map(Row::hit).collect();
+        let again = compact::said_again(hits.iter().enumerate());
+        let again: Vec<Row> = again
+            .into_iter()
+            .filter_map(|index| rows.get(index).cloned())
+            .collect();
+        self.set_aside(&points_of(store, &again), "").await?;
+        known.merged.insert(scope.to_owned(), now);
+        Ok(())
+    }
+
+    pub(super) async fn lacking(
+        self,
+        store: &Store,
+        model: &str,
+        limit: usize,
+    ) -> Result<Vec<Lacking>, MemoryError> {
+        let body = json!({
+            "filter": {"must": [is("state", LIVE)], "must_not": [is("vectors", model)]},
+            "order_by": {"key": "n", "direction": "desc"},
+            "limit": limit,
+            "with_payload": true,
+        });
+        let found: Option<super::Points> = self.post(&["points", "scroll"], &body).await?;
+        let rows = found.into_iter().flat_map(|found| found.points);
+        let rows = rows.filter_map(|point| point.payload);
+        let way = Way::of(store);
+        Ok(rows
+            .map(|row| Lacking {
+                handle: row.at_point(way.replaces),
+                text: row.text(),
+            })
+            .collect())
+    }
+
+    /// Keeps vectors of entries that are still there, and then notes that they have them.
+    pub(super) async fn add_vectors(
+        self,
+        known: &mut Known,
+        model: &str,
+        vectors: Vec<(String, Vec<f32>)>,
+    ) -> Result<(), MemoryError> {
+        let Some((_, first)) = vectors.first() else {
+            return Ok(());
+        };
+        let (name, size) = (self.of_model(model), first.len());
+        if !known.made.contains(&name) {
+            self.server.make_vectors(&name, size).await?;
+            known.made.insert(name.clone());
+        }
+        for page in vectors.chunks(PAGE_OF_VECTORS) {
+            let ids: Vec<&String> = page.iter().map(|(point, _)| point).collect();
+            let here = self
+                .every(vec![json!({"has_id": ids}), is("state", LIVE)])
+                .await?;
+            let mut rows: BTreeMap<String, Row> = here
+                .into_iter()
+                .filter_map(|point| Some((point.id, point.payload?)))
+                .collect();
+            rows.retain(|_, row| !row.vectors.iter().any(|known| known == model));
+            let points: Vec<Value> = page
+                .iter()
+                .filter_map(|(point, values)| {
+                    let Row { scope, whose, .. } = rows.get(point)?;
+                    Some(json!({"id": point, "vector": values, "payload": {"scope": scope, "whose": whose}}))
+                })
+                .collect();
+            if points.is_empty() {
+                continue;
+            }
+            self.server.upsert(&name, &Value::Array(points)).await?;
+            // Most entries have no other model's vectors: they are told together.
+            let mut alike: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
+            for (point, row) in rows {
+                let mut models = row.vectors;
+                models.push(model.to_owned());
+                alike.entry(models).or_default().push(point);
+            }
+            for (models, points) in alike {
+                self.set(&points, json!({"vectors": models})).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Vectors that go in one request: so many of 16,384 numbers stay below what the server takes.
+const PAGE_OF_VECTORS: usize = 128;
+
+/// The points of these entries.
+pub(super) fn points_of(store: &Store, rows: &[Row]) -> Vec<String> {
+    let replaces = replaces(store.kind);
+    rows.iter().map(|row| row.at_point(replaces)).collect()
+}

@@ -1,0 +1,259 @@
+//! Finding entries: by words, by meaning, by key, by time.
+
+use std::collections::{BTreeSet, HashMap};
+
+use clawk_kernel::ports::{Ask, MemoryError, StoreQuery};
+use clawk_manifest::model::{Store, StoreType};
+use clawk_recall::entry::{Found, Hit, Used, Vector, Whose};
+use clawk_recall::way::{self, Near};
+use clawk_recall::words::{self, Term};
+use clawk_recall::{index, table};
+use serde_json::{Value, json};
+
+use super::row::{Row, STATIC, WORDS, is, of_owner, sparse};
+use super::{Place, Point, Points, all, live};
+
+/// Entries whose text is looked at for one question.
+const MAX_RANKED: usize = 256;
+
+/// Names an entry in a ranking: its number first, so that of two alike the newer one comes first; then its place among the found.
+type Which = (i64, usize);
+
+/// Entries that a question found, each once.
+#[derive(Default)]
+struct Seen {
+    rows: Vec<Row>,
+    at: HashMap<String, usize>,
+}
+
+impl Seen {
+    fn add(&mut self, point: Point) -> Option<Which> {
+        let row = point.payload?;
+        let n = row.n;
+        let rows = &mut self.rows;
+        let index = *self.at.entry(point.id).or_insert_with(|| {
+            rows.push(row);
+            rows.len() - 1
+        });
+        Some((n, index))
+    }
+
+    fn hits(&self, ranked: &[(Which, f64)], limit: usize) -> Vec<Hit> {
+        let hits = ranked.iter().filter_map(|((_, index), score)| {
+            let mut hit = self.rows.get(*index)?.hit();
+            hit.entry.score = Some(score.clamp(0.0, 1.0));
+            Some(hit)
+        });
+        hits.take(limit).collect()
+    }
+}
+
+/// Counts here are far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+const fn real(count: u64) -> f64 {
+    count as f64
+}
+
+impl Place<'_> {
+    pub(super) async fn ask(self, store: &Store, scope: &str, ask: &Ask) -> Result<Found, MemoryError> {
+        let mut conditions = live(scope);
+        conditions.extend(of_owner(&ask.whose));
+        let rows = match &ask.query {
+            StoreQuery::Text(text) => {
+                return self
+                    .by_text(
+                        store,
+                        (conditions, scope, &ask.whose),
+                        text,
+                        ask.vector.as_ref(),
+                        ask.limit,
+                    )
+                    .await;
+            }
+            StoreQuery::Key(key) => {
+                let mut named = vec![is("key", key)];
+                if store.kind != StoreType::KeyValue {
+                    named.push(is("id", key));
+                }
+                conditions.push(json!({"should": named}));
+                self.ordered(conditions, ("n", true), ask.limit).await?
+            }
+            StoreQuery::Between(from, to) => {
+                conditions.push(json!({"key": "at", "range": {"gte": from.0, "lte": to.0}}));
+                self.ordered(conditions, ("at", false), ask.limit).await?
+            }
+        };
+        Ok(Found {
+            hits: rows.iter().map(Row::hit).collect(),
+            ..Found::default()
+        })
+    }
+
+    async fn by_text(
+        self,
+        store: &Store,
+        (conditions, scope, whose): (Vec<Value>, &str, &Whose),
+        text: &str,
+        vector: Option<&Vector>,
+        limit: usize,
+    ) -> Result<Found, MemoryError> {
+        let way = way::near(store, text, vector);
+        let mut seen = Seen::default();
+        let depth = if way.is_some() { way::depth(limit) } else { limit };
+        let near = match &way {
+            Some(way) => {
+                self.near(way, &conditions, (scope, whose), depth, &mut seen)
+                    .await?
+            }
+            None => Vec::new(),
+        };
+        let (ranked, used) = match &way {
+            Some(way) if way.only => (near, way.used),
+            Some(way) => {
+                let words = self.by_words(&conditions, text, depth, &mut seen).await?;
+                (way.fused(&words, &near), way.used)
+            }
+            None => (
+                self.by_words(&conditions, text, depth, &mut seen).await?,
+                Used::FullText,
+            ),
+        };
+        Ok(Found {
+            hits: seen.hits(&ranked, limit),
+            used: Some(used),
+            ..Found::default()
+        })
+    }
+
+    /// By words: the server finds those with the rarest ones, and tells how rare each is; the texts themselves decide.
+    async fn by_words(
+        self,
+        conditions: &[Value],
+        question: &str,
+        limit: usize,
+        seen: &mut Seen,
+    ) -> Result<Vec<(Which, f64)>, MemoryError> {
+        let terms = words::terms(question);
+        let stems: Vec<Vec<u32>> = terms
+            .iter()
+            .map(|term| sparse(index::stems(term).collect::<Vec<_>>().iter().map(String::as_str)))
+            .collect();
+        let every: BTreeSet<u32> = stems.iter().flatten().copied().collect();
+        if every.is_empty() {
+            return Ok(Vec::new());
+        }
+        let filter = all(conditions.iter().cloned());
+        let query = |numbers: &[u32], limit: usize, with_payload: bool| {
+            json!({
+                "query": {"indices": numbers, "values": vec![1.0_f32; numbers.len()]},
+                "using": WORDS,
+                "filter": filter,
+                "limit": limit,
+                "with_payload": with_payload,
+            })
+        };
+        // The score of an entry for one word alone is how rare the word is.
+        let asked: Vec<&Vec<u32>> = stems.iter().filter(|numbers| !numbers.is_empty()).collect();
+        let mut searches: Vec<Value> = asked.iter().map(|numbers| query(numbers, 1, false)).collect();
+        let every: Vec<u32> = every.into_iter().collect();
+        searches.push(query(&every, MAX_RANKED.max(limit), true));
+        let body = json!({ "searches": searches });
+        let found: Option<Vec<Points>> = self.post(&["points", "query", "batch"], &body).await?;
+        let Some(mut found) = found else {
+            return Ok(Vec::new());
+        };
+        let likely = found.pop().map(|found| found.points).unwrap_or_default();
+        let mut rarities = found
+            .into_iter()
+            .map(|found| found.points.first().map(|point| point.score));
+        let total = real(self.count(Vec::new()).await?);
+        let terms: Vec<Term> = terms
+            .into_iter()
+            .zip(&stems)
+            .map(|(text, numbers)| {
+                let told = (!numbers.is_empty()).then(|| rarities.next().flatten()).flatten();
+                Term {
+                    text,
+                    weight: told.unwrap_or_else(|| words::rarity(total, 0.0)),
+                }
+            })
+            .collect();
+        let mut ranked: Vec<(Which, f64)> = likely
+            .into_iter()
+            .filter_map(|point| {
+                let known = point.score;
+                let which = seen.add(point)?;
+                let row = seen.rows.get(which.1)?;
+                Some((which, words::score(&terms, &row.text(), known)))
+            })
+            .collect();
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
+        ranked.truncate(limit);
+        Ok(ranked)
+    }
+
+    /// By meaning, the nearest first.
+    async fn near(
+        self,
+        way: &Near,
+        conditions: &[Value],
+        (scope, whose): (&str, &Whose),
+        limit: usize,
+        seen: &mut Seen,
+    ) -> Result<Vec<(Which, f64)>, MemoryError> {
+        let points = if way.model == table::NAME {
+            let body = json!({
+                "query": way.query,
+                "using": STATIC,
+                "filter": all(conditions.iter().cloned()),
+                "limit": limit,
+                "score_threshold": way.floor,
+                "with_payload": true,
+            });
+            let found: Option<Points> = self.post(&["points", "query"], &body).await?;
+            found.map(|found| found.points).unwrap_or_default()
+        } else {
+            self.near_by_model(way, conditions, (scope, whose), limit).await?
+        };
+        let ranked = points
+            .into_iter()
+            .filter(|point| point.score > 0.0 && point.score >= way.floor);
+        Ok(ranked
+            .filter_map(|point| {
+                let score = point.score.clamp(0.0, 1.0);
+                Some((seen.add(point)?, score))
+            })
+            .collect())
+    }
+
+    /// The vectors are in a collection of their own; the entries of the nearest are fetched behind them.
+    async fn near_by_model(
+        self,
+        way: &Near,
+        conditions: &[Value],
+        (scope, whose): (&str, &Whose),
+        limit: usize,
+    ) -> Result<Vec<Point>, MemoryError> {
+        let of: Vec<Value> = std::iter::once(is("scope", scope))
+            .chain(of_owner(whose))
+            .collect();
+        let body = json!({"query": way.query, "filter": all(of), "limit": limit, "with_payload": false});
+        let name = self.of_model(&way.model);
+        let found: Option<Points> = self.server.post(&name, &["points", "query"], &body).await?;
+        let near = found.map(|found| found.points).unwrap_or_default();
+        if near.is_empty() {
+            return Ok(near);
+        }
+        let ids: Vec<&String> = near.iter().map(|point| &point.id).collect();
+        let mut conditions = conditions.to_vec();
+        conditions.push(json!({ "has_id": ids }));
+        let rows = self.every(conditions).await?;
+        let mut rows: HashMap<String, Option<Row>> =
+            rows.into_iter().map(|point| (point.id, point.payload)).collect();
+        let with = near.into_iter().filter_map(|point| {
+            let payload = rows.remove(&point.id)?;
+            Some(Point { payload, ..point })
+        });
+        Ok(with.collect())
+    }
+}

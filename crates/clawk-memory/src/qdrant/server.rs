@@ -1,0 +1,243 @@
+//! Qdrant's HTTP API, as much of it as stores need.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_kernel::ports::MemoryError;
+use clawk_secrets::{Env, Secret};
+use http::{HeaderValue, Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::row::{FIELDS, STATIC, WORDS};
+
+/// The largest answer that is read, bytes.
+const MAX_ANSWER_BYTES: u64 = 256 * 1024 * 1024;
+
+/// The largest request, bytes; Qdrant refuses more than 32 MiB unless it is told otherwise.
+pub(super) const MAX_REQUEST_BYTES: usize = 31 * 1024 * 1024;
+
+/// Where a Qdrant server is.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its base address, http or https.
+    pub url: String,
+    /// What it wants in the header `api-key`.
+    pub api_key: Option<Secret>,
+    /// How every collection's name begins.
+    pub prefix: String,
+    /// The longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// The longest wait for one answer.
+    pub operation_timeout: Duration,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Server {
+    client: Client,
+    base: Url,
+    key: Option<HeaderValue>,
+    at: String,
+}
+
+fn millis(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether only this machine hears it.
+fn is_loopback(url: &Url) -> bool {
+    match url.host_str() {
+        Some("localhost" | "[::1]") => true,
+        Some(host) => host
+            .parse::<std::net::Ipv4Addr>()
+            .is_ok_and(|address| address.is_loopback()),
+        None => false,
+    }
+}
+
+impl Server {
+    /// Nothing is connected yet.
+    pub(super) fn new(options: &Options, env: &Env) -> Result<Self, String> {
+        let fault = |what: String| format!("`[qdrant] url`: {what}");
+        let mut base = Url::parse(&options.url).map_err(|error| fault(error.to_string()))?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(fault(
+                "write http or https and a host (example: `http://127.0.0.1:6333`)".to_owned(),
+            ));
+        }
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err(fault(
+                "it holds a password; name a secret by `[qdrant] api_key` instead".to_owned(),
+            ));
+        }
+        if options.api_key.is_some() && base.scheme() == "http" && !is_loopback(&base) {
+            return Err(fault(
+                "the API key would cross the network readable; write `https`".to_owned(),
+            ));
+        }
+        base.set_query(None);
+        base.set_fragment(None);
+        let deadlines = Deadlines {
+            connect_ms: millis(options.connect_timeout),
+            first_byte_ms: millis(options.operation_timeout),
+            idle_ms: millis(options.operation_timeout),
+            total_ms: millis(options.operation_timeout),
+        };
+        let client = Client::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
+            .map_err(|error| fault(error.to_string()))?;
+        let key = options.api_key.as_ref().map(|secret| {
+            let value = HeaderValue::from_str(secret.expose());
+            let mut value = value.map_err(|_| "`[qdrant] api_key`: it is no header's value".to_owned())?;
+            value.set_sensitive(true);
+            Ok::<_, String>(value)
+        });
+        Ok(Self {
+            client,
+            at: base.origin().ascii_serialization(),
+            base,
+            key: key.transpose()?,
+        })
+    }
+
+    pub(super) fn fault(&self, what: &str) -> MemoryError {
+        MemoryError::Backend(format!("Qdrant at {}: {what}", self.at))
+    }
+
+    /// One request; `None`: there is no such collection.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<Option<T>, MemoryError> {
+        let mut url = self.base.clone();
+        if let Ok(mut parts) = url.path_segments_mut() {
+            parts.pop_if_empty().extend(path);
+        }
+        if matches!(method, Method::PUT | Method::POST | Method::DELETE) {
+            // What is acknowledged is there.
+            url.set_query(Some("wait=true"));
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut request = Request::post(url, "application/json", Bytes::from(body));
+        request.method = method;
+        if let Some(key) = &self.key {
+            request.headers.insert("api-key", key.clone());
+        }
+        let told = |error: clawk_egress::EgressError| self.fault(&error.to_string());
+        let response = self.client.send(request).await.map_err(told)?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(told)?;
+        if status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let mut answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null); // silent-ok: refused below
+        if !status.is_success() {
+            let why = answer.pointer("/status/error").and_then(Value::as_str);
+            let why: String = why.unwrap_or("it gives no reason").chars().take(300).collect();
+            return Err(self.fault(&format!("{status}: {why}")));
+        }
+        let result = answer.get_mut("result").map(Value::take).unwrap_or_default();
+        let read = serde_json::from_value(result);
+        read.map(Some)
+            .map_err(|error| self.fault(&format!("its answer is not what its API says: {error}")))
+    }
+
+    /// `POST /collections/NAME/…`.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        path: &[&str],
+        body: &Value,
+    ) -> Result<Option<T>, MemoryError> {
+        let path: Vec<&str> = ["collections", name]
+            .into_iter()
+            .chain(path.iter().copied())
+            .collect();
+        self.ask(Method::POST, &path, Some(body)).await
+    }
+
+    /// A change that must happen.
+    pub(super) async fn change(&self, name: &str, path: &[&str], body: &Value) -> Result<(), MemoryError> {
+        let done: Option<Value> = self.post(name, path, body).await?;
+        done.map(drop)
+            .ok_or_else(|| self.fault(&format!("collection `{name}` is gone")))
+    }
+
+    /// Writes points, instead of those that are there. One operation of the server: all of them, or none.
+    pub(super) async fn upsert(&self, name: &str, points: &Value) -> Result<(), MemoryError> {
+        let path = ["collections", name, "points"];
+        let body = json!({ "points": points });
+        let done: Option<Value> = self.ask(Method::PUT, &path, Some(&body)).await?;
+        done.map(drop)
+            .ok_or_else(|| self.fault(&format!("collection `{name}` is gone")))
+    }
+
+    /// All collections whose names begin so.
+    pub(super) async fn beginning(&self, with: &str) -> Result<Vec<String>, MemoryError> {
+        #[derive(serde::Deserialize)]
+        struct One {
+            name: String,
+        }
+        #[derive(serde::Deserialize)]
+        struct All {
+            collections: Vec<One>,
+        }
+        let all: Option<All> = self.ask(Method::GET, &["collections"], None).await?;
+        let names = all
+            .into_iter()
+            .flat_map(|all| all.collections)
+            .map(|one| one.name);
+        Ok(names.filter(|name| name.starts_with(with)).collect())
+    }
+
+    async fn is_there(&self, name: &str) -> Result<bool, MemoryError> {
+        #[derive(serde::Deserialize)]
+        struct There {
+            exists: bool,
+        }
+        let there: Option<There> = self
+            .ask(Method::GET, &["collections", name, "exists"], None)
+            .await?;
+        Ok(there.is_some_and(|there| there.exists))
+    }
+
+    async fn make(&self, name: &str, body: &Value, indexes: &[(&str, &str)]) -> Result<(), MemoryError> {
+        if !self.is_there(name).await? {
+            let made = self
+                .ask::<Value>(Method::PUT, &["collections", name], Some(body))
+                .await;
+            // Another process may have made it meanwhile.
+            if let Err(error) = made
+                && !self.is_there(name).await?
+            {
+                return Err(error);
+            }
+        }
+        for (field_name, field_schema) in indexes {
+            let body = json!({"field_name": field_name, "field_schema": field_schema});
+            let _made: Option<Value> = self
+                .ask(Method::PUT, &["collections", name, "index"], Some(&body))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// The collection of a store's entries.
+    pub(super) async fn make_entries(&self, name: &str) -> Result<(), MemoryError> {
+        let body = json!({
+            "vectors": {STATIC: {"size": clawk_recall::table::DIMENSIONS, "distance": "Cosine"}},
+            "sparse_vectors": {WORDS: {"modifier": "idf"}},
+        });
+        self.make(name, &body, &FIELDS).await
+    }
+
+    /// The collection of a model's vectors.
+    pub(super) async fn make_vectors(&self, name: &str, size: usize) -> Result<(), MemoryError> {
+        let body = json!({"vectors": {"size": size, "distance": "Cosine"}});
+        self.make(name, &body, &[("scope", "keyword"), ("whose", "keyword")])
+            .await
+    }
+}

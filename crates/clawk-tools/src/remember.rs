@@ -1,0 +1,111 @@
+//! An MCP server that keeps a memory store (`backend: custom`): in the agent's box, under its network rules, as a tool's server is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::ports::Connections;
+use clawk_manifest::model::{Manifest, McpUri, Tool};
+use serde_json::{Map, Value, json};
+
+use crate::bind::{Binder, Host};
+use crate::call::cut;
+use crate::config::{ToolConfig, ToolsConfig};
+use crate::egress::Exits;
+use crate::mcp::Server;
+
+/// How long one of its tools may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Bytes of an error that are passed on.
+const MAX_ERROR_BYTES: usize = 300;
+
+/// A server with the tools `store`, `query` and `forget`; started at the first call.
+pub struct MemoryServer(Arc<Server>);
+
+impl fmt::Debug for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryServer({})", self.0.name())
+    }
+}
+
+impl MemoryServer {
+    /// The server of a store. `config`: what `clawk.toml` gives it.
+    ///
+    /// # Errors
+    /// What keeps it from being started or reached here.
+    pub fn new(
+        manifest: &Manifest,
+        store: &str,
+        uri: &McpUri,
+        config: ToolConfig,
+        host: &Host,
+    ) -> Result<Self, String> {
+        let name = format!("memory.{store}");
+        let declared = json!({"name": name, "mcp_source": {"uri": uri}});
+        let tool: Tool = serde_json::from_value(declared).map_err(|error| error.to_string())?;
+        let mut manifest = manifest.clone();
+        manifest.tools = vec![tool.clone()];
+        let config = ToolsConfig {
+            tools: BTreeMap::from([(name, config)]),
+        };
+        let mut binder = Binder {
+            exits: Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone())),
+            manifest: &manifest,
+            config: &config,
+            host,
+            servers: BTreeMap::new(),
+        };
+        binder.server(uri, &tool).map(Self)
+    }
+
+    /// What one of its tools answers: an object.
+    ///
+    /// # Errors
+    /// The server can't be had, lacks the tool, refuses, or is too late.
+    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, String> {
+        let server = &self.0;
+        let link = server.link().await.map_err(|error| error.to_string())?;
+        if !link.tools.iter().any(|one| one.name == tool) {
+            return Err(format!(
+                "the MCP server `{}` offers no tool `{tool}`; the server of a store offers `store`, `query` and `forget`",
+                server.name()
+            ));
+        }
+        server
+            .unchanged(&link, tool)
+            .await
+            .map_err(|error| error.to_string())?;
+        let result = server.asked(&link, tool, arguments, LIMIT).await;
+        // What it reached belongs to no call of a tool.
+        server.tell(&Connections::default());
+        let result = result?;
+        let text = || {
+            let content = serde_json::to_value(&result.content).unwrap_or_default();
+            let text = content.pointer("/0/text").and_then(Value::as_str);
+            text.unwrap_or_default().to_owned()
+        };
+        if result.is_error == Some(true) {
+            let said = text();
+            let (said, _) = cut(&said, MAX_ERROR_BYTES);
+            return Err(format!("the MCP server `{}`, `{tool}`: {said}", server.name()));
+        }
+        let answer = match &result.structured_content {
+            Some(structured) => structured.clone(),
+            None => serde_json::from_str(&text()).unwrap_or_default(), // silent-ok: refused below
+        };
+        if answer.is_object() {
+            return Ok(answer);
+        }
+        Err(format!(
+            "the MCP server `{}`, `{tool}`: its answer is no JSON object",
+            server.name()
+        ))
+    }
+
+    /// Ends the server.
+    pub async fn close(&self) {
+        self.0.close().await;
+    }
+}
