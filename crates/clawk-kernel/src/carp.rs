@@ -32,7 +32,7 @@ pub use event::resolution_events;
 pub(crate) use gate::{Gate, Judgement, Pended, pend};
 pub use replay::{AtlasRef, CarpFacts, atlas_of};
 pub(crate) use replay::{Outside, facts};
-pub(crate) use restore::restore;
+pub(crate) use restore::{follow, restore};
 pub(crate) use turn::{Granted, for_turn, goal_of};
 
 use crate::catalog::Catalog;

@@ -6,6 +6,7 @@ use clawk_proto::SessionId;
 
 use crate::door::Door;
 use crate::error::KernelError;
+use crate::hosts;
 use crate::ports::ConversationKey;
 use crate::recover::{self, Rebuilt};
 use crate::session::{self, Opening, Sessions};
@@ -33,6 +34,9 @@ pub(crate) async fn open(
     };
     if let Some(state) = known.and_then(|id| sessions.table.get(id)) {
         return Ok(state);
+    }
+    if let Some(id) = known {
+        hosts::hold(sessions, id).await?;
     }
     let rebuilt = match known {
         Some(id) => recover::rebuild(&sessions.calls, id).await?,

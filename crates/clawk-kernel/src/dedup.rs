@@ -123,15 +123,18 @@ enum Found {
 }
 
 impl Dedup {
-    /// `cold`: the journal holds answers of the last five minutes from an earlier process.
-    pub(crate) fn new(now: Timestamp, cold: bool) -> Self {
+    /// `cold`: the journal holds answers of the last five minutes from an earlier process. `shared`: other hosts answer as well, so
+    /// that it is asked for ever.
+    pub(crate) fn new(now: Timestamp, cold: bool, shared: bool) -> Self {
         let inner = Inner {
             running: HashMap::new(),
             recent: HashMap::new(),
             order: VecDeque::new(),
             evicted: Filter::new(now),
         };
-        let cold_until = if cold {
+        let cold_until = if shared {
+            Timestamp(i64::MAX)
+        } else if cold {
             now.plus_millis(ANSWER_KEPT_MS)
         } else {
             now
@@ -192,6 +195,20 @@ impl Dedup {
                 }
             }
         }
+    }
+
+    /// What the journal says of a request that another host has begun; `None`: it has no answer yet.
+    pub(crate) async fn recorded(
+        &self,
+        key: AnswerKey,
+        digest: Digest,
+        journal: &dyn Journal,
+        now: Timestamp,
+    ) -> Result<Option<Claim<'static>>, JournalError> {
+        let recorded = journal.answer_to(key).await?;
+        let recorded = recorded.filter(|recorded| now.0 - recorded.at.0 < ANSWER_KEPT_MS * 1000);
+        let answered = recorded.and_then(|recorded| Answered::read(&recorded));
+        Ok(answered.map(|answered| answered.against(digest)))
     }
 
     fn look(&self, key: AnswerKey, digest: Digest, now: Timestamp, warm: bool, journal_asked: bool) -> Found {

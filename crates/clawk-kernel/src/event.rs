@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::ports::{
     AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange,
-    Recorded, Scan, Spent, Ticket, Told,
+    Recorded, Scan, Spent, Terms, Ticket, Told,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -391,6 +391,23 @@ impl Scribe {
     }
 
     /// Queues entries with what becomes of the outbox, in one commit.
+    /// The same, if these conditions hold over all hosts. Where there is one host, they do: it has looked already.
+    pub(crate) fn account_if(
+        &self,
+        entries: Vec<Draft>,
+        (spent, effects): (Vec<Spent>, Vec<EffectChange>),
+        terms: Terms,
+    ) -> Result<Ticket, JournalError> {
+        let terms = (terms != Terms::default()).then(|| Box::new(terms));
+        self.journal.submit(Batch {
+            entries: entries.into_iter().map(|draft| draft.0).collect(),
+            spent,
+            effects,
+            terms,
+            ..Batch::default()
+        })
+    }
+
     pub(crate) fn owe(&self, entries: Vec<Draft>, outbox: Vec<OutboxChange>) -> Result<Ticket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),

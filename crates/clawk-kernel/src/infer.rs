@@ -18,8 +18,11 @@ use crate::event::{
 };
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
-use crate::ports::{Completion, Delta, FaultKind, InferRequest, Provider, ProviderError, StopReason, Usage};
-use crate::purse::{Amount, NoRoom, Purse, Purses, Set, warned};
+use crate::ports::{
+    Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, StopReason, Terms, Unmet,
+    Usage,
+};
+use crate::purse::{Amount, NoRoom, Purse, Purses, Set, hour_of, warned};
 use crate::screen::Screens;
 use crate::screen::answer::{self, Words};
 use crate::watch::Notices;
@@ -207,7 +210,7 @@ async fn once(
         Err(error) => return Ok(Err(error)),
     };
     let journal = &**models.scribe.journal();
-    let request = InferRequest {
+    let mut request = InferRequest {
         max_output_tokens: match request.max_output_tokens {
             0 => set.max_output_tokens,
             wanted => wanted.min(set.max_output_tokens),
@@ -216,10 +219,22 @@ async fn once(
             .await
             .map_err(|error| NoAnswer::Failed(error.to_string()))?
     };
-    let limit_ms = set.reservation.amount.busy_ms;
-    let open = Open::begin(models, place, spec, attempt, digest(&bytes), set)
-        .await
-        .map_err(|error| NoAnswer::Failed(error.to_string()))?;
+    let mut limit_ms = set.reservation.amount.busy_ms;
+    let asked = digest(&bytes);
+    let open = match Open::begin(models, place, spec, attempt, asked, set).await {
+        Ok(open) => open,
+        // Other hosts have spent what was free by this one's count. By the new count there may be room for less.
+        Err(NotBegun::Quota(_)) => {
+            let set = match set_aside(models, place, spec, attempt, (asked, size)).await? {
+                Ok(set) => set,
+                Err(error) => return Ok(Err(error)),
+            };
+            limit_ms = set.reservation.amount.busy_ms;
+            request.max_output_tokens = request.max_output_tokens.min(set.max_output_tokens);
+            Open::begin(models, place, spec, attempt, asked, set).await?
+        }
+        Err(error) => return Err(error.into()),
+    };
     let on_delta = telling(models, place.notices);
     let limit = Duration::from_millis(limit_ms);
     let mut outcome = match tokio::time::timeout(limit, provider.infer(&request, &on_delta, cancel)).await {
@@ -380,7 +395,37 @@ struct Open<'a> {
     id: Uuid,
     request_hash: clawk_proto::Digest,
     started_us: u64,
+    /// What is set aside over all hosts.
+    aside: Option<Uuid>,
     set: Option<Set>,
+}
+
+/// Why an attempt did not begin.
+#[derive(Debug, thiserror::Error)]
+enum NotBegun {
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Other hosts have used a limit up.
+    #[error("{0}")]
+    Quota(CallError),
+}
+
+impl From<NotBegun> for NoAnswer {
+    fn from(why: NotBegun) -> Self {
+        match why {
+            NotBegun::Journal(error) => Self::Failed(error.to_string()),
+            NotBegun::Quota(error) => Self::Quota(error.to_string()),
+        }
+    }
+}
+
+/// Counts what other hosts have spent.
+async fn catch_up(models: &Models) -> Result<(), JournalError> {
+    let now = models.scribe.now();
+    let (month, _) = now.month();
+    let kept = models.scribe.journal().spent_since(hour_of(month)).await?;
+    models.purses.catch_up(&kept, now);
+    Ok(())
 }
 
 impl<'a> Open<'a> {
@@ -392,7 +437,7 @@ impl<'a> Open<'a> {
         attempt: u32,
         request_hash: clawk_proto::Digest,
         set: Set,
-    ) -> Result<Self, crate::ports::JournalError> {
+    ) -> Result<Self, NotBegun> {
         let id = models.scribe.clock().uuid();
         let estimate = set.estimate();
         let purses = set.reservation.kept();
@@ -414,8 +459,23 @@ impl<'a> Open<'a> {
         let draft = models
             .scribe
             .entry(&place.thread, kind::PROVIDER_REQUESTED, &payload);
-        models.scribe.write(vec![draft]).await?;
+        // Beside other hosts, this commit decides whether there is room.
+        let terms = match models.scribe.journal().shared() {
+            Some(_) => set.reservation.terms(id),
+            None => Terms::default(),
+        };
+        let (rooms, aside) = (terms.room.clone(), terms.aside.is_some());
+        let begun = models.scribe.account_if(vec![draft], Default::default(), terms)?;
+        match begun.durable().await {
+            Err(JournalError::Unmet(Unmet::Room { at, used })) => {
+                let error = rooms.get(at).map(|room| set.reservation.used_up(room, used));
+                catch_up(models).await?;
+                return Err(error.map_or(JournalError::Unmet(Unmet::Room { at, used }).into(), NotBegun::Quota));
+            }
+            begun => begun?,
+        }
         Ok(Self {
+            aside: aside.then_some(id),
             models,
             place,
             spec,
@@ -464,9 +524,13 @@ impl<'a> Open<'a> {
         let mut drafts = found;
         drafts.push(draft);
         drafts.extend(warned(&self.models.scribe, &self.place.thread, &settled.warnings));
+        let terms = Terms {
+            settles: self.aside,
+            ..Terms::default()
+        };
         self.models
             .scribe
-            .account(drafts, settled.spent, Vec::new())?
+            .account_if(drafts, (settled.spent, Vec::new()), terms)?
             .durable()
             .await?;
         for warning in &settled.warnings {
@@ -560,7 +624,12 @@ impl Drop for Open<'_> {
         let cost = set.cost(&usage);
         let settled = set.reservation.settle(took, self.models.scribe.now());
         let draft = self.failed(&error, usage, cost, (took, &Took::of(&settled.told)));
-        if let Err(error) = self.models.scribe.account(vec![draft], settled.spent, Vec::new()) {
+        let terms = Terms {
+            settles: self.aside,
+            ..Terms::default()
+        };
+        let own = (settled.spent, Vec::new());
+        if let Err(error) = self.models.scribe.account_if(vec![draft], own, terms) {
             tracing::error!(%error, "an abandoned inference could not be recorded; the next start settles it");
         }
     }

@@ -9,7 +9,9 @@ use crate::attach::{Attached, Incoming};
 use crate::conversation::{self, Which};
 use crate::door::{Door, Origin};
 use crate::error::KernelError;
+use crate::hosts;
 use crate::session::{self, Sessions};
+use crate::talk;
 
 /// Bytes of a name that a platform gives: a channel, a conversation, a sender, an id.
 const MAX_NAME_BYTES: usize = 1024;
@@ -106,6 +108,11 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
     let Some(key) = door.key() else {
         return Err(KernelError::UnknownSession(inbound.conversation));
     };
+    if let Some(session) = conversation::known(sessions, &key).await?
+        && hosts::is_elsewhere(sessions, session).await?
+    {
+        return elsewhere(sessions, session, (door, inbound)).await;
+    }
     let state = conversation::open(sessions, &door, Which::Channel(&key)).await?;
     // Messages of one conversation are taken in their order; a duplicate waits until the first one is durable.
     let _order = state.arriving.lock().await;
@@ -121,6 +128,34 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
     Ok(Accepted {
         message_id,
         session_id: state.id,
+        duplicate: false,
+    })
+}
+
+/// Another host holds the conversation's session: it is given the message. A platform's retry of one that is on its way is the same
+/// message, by the same id.
+async fn elsewhere(
+    sessions: &Sessions,
+    session_id: SessionId,
+    (door, inbound): (Door, Inbound),
+) -> Result<Accepted, KernelError> {
+    let message_id = match inbound.platform_ids.first() {
+        Some(id) => talk::message_of(&format!("channel {}", inbound.channel), id),
+        None => MessageId(sessions.scribe.clock().uuid()),
+    };
+    let origin = Origin {
+        platform_ids: inbound.platform_ids,
+        remembered_days: inbound.remembered_days.min(MAX_REMEMBERED_DAYS),
+        ..Origin::from(door)
+    };
+    let said = Incoming {
+        text: inbound.text,
+        images: inbound.images,
+    };
+    hosts::hand_over(sessions, (session_id, message_id), &origin, &said).await?;
+    Ok(Accepted {
+        message_id,
+        session_id,
         duplicate: false,
     })
 }

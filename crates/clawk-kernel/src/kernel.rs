@@ -43,7 +43,7 @@ use crate::stop::Brake;
 use crate::swarm::SwarmView;
 use crate::talk::told::{Talk, Told};
 use crate::watch::{Notices, Watcher};
-use crate::{fork, health, memory, recover, start, stop, swarm, talk};
+use crate::{fork, health, hosts, memory, recover, start, stop, swarm, talk};
 
 /// How long a shutdown waits for open turns by default, in milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
@@ -95,6 +95,12 @@ impl Kernel {
             name: self.agent.manifest.identity.name.clone(),
             version,
         }
+    }
+
+    /// Whether both are handles to the same run.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.agent, &other.agent)
     }
 
     /// The manifest it runs.
@@ -168,6 +174,7 @@ impl Kernel {
             }
             return Ok(Session::join(&self.agent.sessions, state, door));
         }
+        hosts::hold(&self.agent.sessions, id).await?;
         let rebuilt = recover::rebuild(&self.agent.calls, id).await?;
         if !rebuilt.exists {
             return Err(KernelError::UnknownSession(id.to_string()));
@@ -378,7 +385,16 @@ impl Kernel {
     /// The questions that wait for a person, the one that expires first at the front.
     #[must_use]
     pub fn pending(&self) -> Vec<Question> {
-        self.agent.calls.desk.pending(self.agent.scribe.now())
+        let (calls, now) = (&self.agent.calls, self.agent.scribe.now());
+        let mut found = calls.desk.pending(now);
+        if let Some(hosts) = &calls.hosts {
+            let elsewhere = hosts.pending(now);
+            let known = |question: &Question| found.iter().any(|own| own.request_id == question.request_id);
+            let elsewhere: Vec<Question> = elsewhere.into_iter().filter(|question| !known(question)).collect();
+            found.extend(elsewhere);
+            found.sort_by_key(|question| (question.expires_at, question.number()));
+        }
+        found
     }
 
     /// Every question from now on.
@@ -555,6 +571,18 @@ impl Kernel {
     /// Ends a session in order.
     pub async fn end_session(&self, id: SessionId, reason: &str) {
         self.agent.sessions.end_session(id, reason).await;
+    }
+
+    /// It ends because its state was away or was taken over, and its host starts it anew: clients go on in the next run.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.agent.life.goes_on.load(Ordering::SeqCst)
+    }
+
+    /// Ends it at once, for the next run: see [`Self::goes_on`].
+    pub async fn give_way(&self, reason: &str) {
+        self.agent.life.goes_on.store(true, Ordering::SeqCst);
+        self.shutdown(reason, 0).await;
     }
 
     /// STOPPING: takes nothing new, drains for at most `timeout_ms`, cancels the rest, records the end, STOPPED.

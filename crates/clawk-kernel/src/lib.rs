@@ -31,6 +31,7 @@ mod error;
 mod event;
 mod fork;
 mod health;
+mod hosts;
 mod infer;
 mod ingress;
 mod judge;

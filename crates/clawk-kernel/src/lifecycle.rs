@@ -1,6 +1,6 @@
 //! Lifecycle (CKP §8) and the count of work in flight.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clawk_proto::SessionId;
@@ -29,6 +29,8 @@ pub(crate) struct Life {
     pub(crate) over: CancellationToken,
     state: AtomicU8,
     ready_at_us: AtomicU64,
+    /// It ends so that the host can start it anew: its clients go on in the next run.
+    pub(crate) goes_on: AtomicBool,
     in_flight: AtomicUsize,
     idle: Notify,
     moved: Notify,
@@ -92,6 +94,7 @@ impl Life {
             over: CancellationToken::new(),
             state: AtomicU8::new(index(LifecycleState::Init)),
             ready_at_us: AtomicU64::new(0),
+            goes_on: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
             moved: Notify::new(),

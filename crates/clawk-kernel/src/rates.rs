@@ -49,6 +49,27 @@ impl Rates {
         self.bound.as_ref().map(|_| MINUTE_MS)
     }
 
+    /// How many calls a minute holds; `None`: nothing is limited.
+    pub(crate) fn per_minute(&self) -> Option<u64> {
+        self.bound.as_ref().map(|bound| bound.calls_per_minute)
+    }
+
+    /// The refusal of a call where all hosts together have used the minute up.
+    pub(crate) fn full(&self, tool: &str, wait_ms: u64) -> CallError {
+        let bound = self.bound.as_ref();
+        CallError::Denied {
+            tool: tool.chars().take(64).collect(),
+            by: DeniedBy::Rate,
+            rule_id: None,
+            policy: bound.map(|bound| bound.policy.clone()),
+            reason: format!(
+                "`tool_calls_per_minute` is {}, and they are used up",
+                bound.map_or(0, |bound| bound.calls_per_minute)
+            ),
+            retry_after_ms: Some(wait_ms.saturating_add(1)),
+        }
+    }
+
     /// A call that was let pass before this process began.
     pub(crate) fn restore_call(&self, at: Timestamp) {
         self.lock().push_back(at);

@@ -29,7 +29,7 @@ use crate::skill::{self, Ceiling, Joined};
 use crate::turn::{Effect, Event, Turn};
 use crate::world_model::{self, Planned};
 
-pub(crate) use lost::{LOST, report_owed, report_unknown, settle_lost};
+pub(crate) use lost::{LOST, Within, report_owed, report_unknown, settle_lost};
 
 /// Forks of forks.
 const MAX_DEPTH: usize = 64;

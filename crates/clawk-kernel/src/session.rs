@@ -13,6 +13,7 @@ use crate::call::Calls;
 use crate::door::{Door, Origin};
 use crate::drive::{self, Turns};
 use crate::error::KernelError;
+use crate::hosts;
 use crate::event::{
     Draft, MessageAccepted, MessageAttached, MessageRefused, MessageTools, Scribe, SessionEnded,
     SessionStarted, Thread, canonical, digest, kind,
@@ -92,6 +93,7 @@ impl Sessions {
         if let Err(error) = self.scribe.write(vec![draft]).await {
             tracing::error!(%error, session = %id, "a session's end could not be recorded");
         }
+        hosts::release(self, id);
     }
 }
 
@@ -280,6 +282,8 @@ fn leave(sessions: &Sessions, state: &Arc<State>) -> bool {
         if let Some(key) = state.door.key() {
             sessions.table.conversations().remove(&key);
         }
+        // While the table is locked: whoever looks for the session next takes it anew.
+        hosts::release(sessions, state.id);
     }
     true
 }

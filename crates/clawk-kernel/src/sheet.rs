@@ -263,7 +263,8 @@ pub enum Offer {
 }
 
 /// How much of the question's text the answering person received.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Seen {
     /// The short text.
     #[default]

@@ -21,6 +21,7 @@ use crate::drive::Turns;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::health::{self, Health};
+use crate::hosts::{self, Hosts};
 use crate::infer::Models;
 use crate::judge::Classifier;
 use crate::lifecycle::Life;
@@ -32,7 +33,7 @@ use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
 use crate::purse::{Purses, hour_of};
 use crate::rank;
 use crate::rates::Rates;
-use crate::recover::{self, Rebuilt};
+use crate::recover::{self, Rebuilt, Within};
 use crate::replay::facts::AgentFacts;
 use crate::sampling;
 use crate::screen::Screens;
@@ -66,10 +67,15 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         &draft,
     )])?;
     agent_facts(&agent, facts)?;
-    let unclean = recover::unclean_since(scribe).await?;
+    // Where hosts share the agent, each session of a lost one is taken up by itself, whenever it is found.
+    let hosts = calls.hosts.clone();
+    let unclean = match &hosts {
+        None => recover::unclean_since(scribe).await?,
+        Some(_) => None,
+    };
     agent.life.advance(LifecycleState::Starting, "start")?;
     if let Some(row) = unclean {
-        let lost = recover::settle_lost(scribe, row).await?;
+        let lost = recover::settle_lost(scribe, Within::Behind(row)).await?;
         if lost > 0 {
             tracing::warn!(
                 lost,
@@ -78,7 +84,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         }
         let open = open_turns(&agent).await?;
         let resumable = |turn: &uuid::Uuid| open.contains(turn);
-        let (unknown, interrupted) = recover::report_unknown(scribe, &calls.catalog, row, &resumable).await?;
+        let (unknown, interrupted) = recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
         calls.interrupted.add(interrupted);
         if unknown > 0 {
             tracing::warn!(
@@ -91,20 +97,35 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     let kept = agent.scribe.journal().spent_since(hour_of(month)).await?;
     calls.purses.restore(&kept, agent.scribe.now());
     recover::restore_rates(scribe, &calls.rates).await?;
-    call::restore(calls).await?;
+    match &hosts {
+        None => call::restore(calls).await?,
+        Some(hosts) => {
+            let row = hosts.shared.news().await?.last_row;
+            call::restore_standing(calls).await?;
+            let asked = call::open_questions(calls).await?;
+            let open = asked.into_iter().filter(|open| open.reply.is_none());
+            hosts.begin(row, open.map(|open| open.question).collect()).await;
+        }
+    }
     stop::restore(&calls.brake, scribe).await?;
     carp::restore(&calls.carp).await?;
     agent.life.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
     calls.runner.models(sampling::sampler(&agent.sessions));
     let busy = swarm::restore(&agent.peers).await?;
-    resume_open(&agent.sessions, &busy).await?;
+    if let Some(hosts) = &hosts {
+        hosts::watch(&agent, hosts);
+    } else {
+        resume_open(&agent.sessions, &busy, None).await?;
+    }
     swarm::go_on(&agent.peers)?;
     let own = Arc::clone(&agent.calls);
-    agent.life.tracker.spawn(async move {
-        let _working = own.life.join();
-        call::reconcile(&own).await;
-    });
+    if hosts.is_none() {
+        agent.life.tracker.spawn(async move {
+            let _working = own.life.join();
+            call::reconcile(&own).await;
+        });
+    }
     if !taped {
         tend::start(&agent.memories);
     }
@@ -209,7 +230,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let local = (&options.prices, &options.models);
     let purses = Arc::new(Purses::new(&manifest, &options.budgets, local, scribe.now()));
     let table = Arc::new(Table::new(purses.root().clone()));
-    let dedup = Arc::new(Dedup::new(scribe.now(), cold));
+    let dedup = Arc::new(Dedup::new(scribe.now(), cold, journal.shared().is_some()));
     let life = Arc::new(Life::new(scribe.clone(), root, name));
     let models = Arc::new(Models {
         manifest: Arc::clone(&manifest),
@@ -262,6 +283,7 @@ fn calls(
     (options, team): (Options, Option<Arc<Team>>),
 ) -> Calls {
     let models = Arc::clone(&classifier.models);
+    let hosts = Hosts::of(&**models.scribe.journal());
     Calls {
         rates: Rates::new(&models.manifest.policies),
         manifest: Arc::clone(&models.manifest),
@@ -279,6 +301,7 @@ fn calls(
         team,
         life,
         dedup,
+        hosts,
         brake: Arc::default(),
         desk: Desk::default(),
         cuts: Cuts::default(),
@@ -331,7 +354,7 @@ fn above(
 }
 
 /// Turns that will be taken up again, and whose composite calls go on where checkpoints are kept.
-async fn open_turns(agent: &Agent) -> Result<BTreeSet<uuid::Uuid>, StartError> {
+pub(crate) async fn open_turns(agent: &Agent) -> Result<BTreeSet<uuid::Uuid>, StartError> {
     if checkpoint::store(&agent.manifest).is_none() {
         return Ok(BTreeSet::new());
     }
@@ -351,11 +374,17 @@ fn opened_by(rebuilt: &Rebuilt) -> Door {
     )
 }
 
-/// Takes up the turns that a crash or a stop interrupted; those of tasks go on with their tasks.
-async fn resume_open(sessions: &Arc<Sessions>, busy: &[SessionId]) -> Result<(), StartError> {
+/// Takes up the turns that a crash or a stop interrupted, in these sessions or in all; those of tasks go on with their tasks.
+pub(crate) async fn resume_open(
+    sessions: &Arc<Sessions>,
+    busy: &[SessionId],
+    only: Option<&BTreeSet<SessionId>>,
+) -> Result<(), StartError> {
     let mut seen: Vec<SessionId> = busy.to_vec();
     for open in sessions.scribe.journal().open_messages().await? {
-        if seen.contains(&open.session) {
+        let left_out = only.is_some_and(|only| !only.contains(&open.session));
+        // One that came since is at work already.
+        if left_out || seen.contains(&open.session) || (only.is_some() && sessions.table.get(open.session).is_some()) {
             continue;
         }
         seen.push(open.session);

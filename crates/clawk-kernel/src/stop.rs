@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::error::{CallError, DeniedBy, KernelError};
 use crate::event::{Scribe, SessionStarted, StopEngaged, StopLifted, Thread, kind};
-use crate::ports::{Journal, JournalError, Scan};
+use crate::ports::{Journal, JournalError, Recorded, Scan};
 use crate::roles::Person;
 use crate::time::Clock;
 
@@ -280,6 +280,51 @@ struct Fields {
     session: Option<Uuid>,
 }
 
+/// A stop that another host engaged or lifted.
+pub(crate) fn follow(brake: &Brake, event: &Recorded) {
+    let (session, stop) = read(event);
+    match stop {
+        Some(stop) => {
+            tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force, engaged at another host");
+            brake.engage(stop);
+        }
+        None => brake.lift(session),
+    }
+}
+
+/// This host alone stops by itself: it may not govern as the others do.
+pub(crate) fn freeze(brake: &Brake, reason: &str, at: crate::time::Timestamp) {
+    brake.engage(Stop {
+        level: Level::Frozen,
+        session: None,
+        by: "clawk".to_owned(),
+        reason: Some(reason.to_owned()),
+        at: at.to_string(),
+    });
+}
+
+/// What an event stops or lifts (`None`).
+fn read(event: &Recorded) -> (Option<SessionId>, Option<Stop>) {
+    // What can't be read as ours still stops: the furthest, for all.
+    let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+    let session = found.session.map(SessionId);
+    if event.kind == kind::STOP_LIFTED {
+        return (session, None);
+    }
+    let stop = Stop {
+        level: found
+            .level
+            .as_deref()
+            .and_then(Level::parse)
+            .unwrap_or(Level::Frozen),
+        session,
+        by: found.by.unwrap_or_default(),
+        reason: found.reason,
+        at: event.at.to_string(),
+    };
+    (session, Some(stop))
+}
+
 /// The stops that a journal says are in force.
 ///
 /// # Errors
@@ -295,25 +340,10 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Stop>
     loop {
         let page = journal.scan(scan.clone()).await?;
         for event in &page {
-            // What can't be read as ours still stops: the furthest, for all.
-            let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
-            let session = found.session.map(SessionId);
-            if event.kind == kind::STOP_LIFTED {
-                stops.remove(&session);
-                continue;
-            }
-            let stop = Stop {
-                level: found
-                    .level
-                    .as_deref()
-                    .and_then(Level::parse)
-                    .unwrap_or(Level::Frozen),
-                session,
-                by: found.by.unwrap_or_default(),
-                reason: found.reason,
-                at: event.at.to_string(),
+            match read(event) {
+                (session, Some(stop)) => stops.insert(session, stop),
+                (session, None) => stops.remove(&session),
             };
-            stops.insert(session, stop);
         }
         match page.last() {
             Some(last) if page.len() == PAGE => scan.after_row = last.row,

@@ -15,6 +15,7 @@ use crate::dedup::{Claim, Keyed, Stored, keyed};
 use crate::door::{Door, Origin};
 use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
+use crate::hosts;
 use crate::notice::{Notice, Stop, TurnEnd};
 use crate::ports::{Recorded, Scan, Usage};
 use crate::recover;
@@ -132,6 +133,9 @@ async fn fresh(
     asked: &Talk,
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
+    if hosts::is_elsewhere(sessions, place.session).await? {
+        return elsewhere(sessions, door, place, asked).await;
+    }
     let state = {
         let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
         conversation::open(sessions, &door, Which::Named(place.session)).await?
@@ -148,6 +152,56 @@ async fn fresh(
     };
     session::accept_as(sessions, &state, place.message, origin, said).await?;
     follow(sessions, &watcher, place, tell).await
+}
+
+/// Another host holds the conversation: it is given the message, and its answer is told here.
+async fn elsewhere(
+    sessions: &Arc<Sessions>,
+    door: Door,
+    place: &Ids,
+    asked: &Talk,
+) -> Result<Told, KernelError> {
+    let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
+    let origin = Origin {
+        platform_ids: vec![asked.request_id.as_str().to_owned(), mark(place)],
+        tools: asked.tools.clone(),
+        ..Origin::from(door)
+    };
+    let said = Incoming {
+        text: earlier::compose(&[], &asked.earlier, &asked.text),
+        images: asked.images.clone(),
+    };
+    hosts::hand_over(sessions, (place.session, place.message), &origin, &said).await?;
+    until_ended(sessions, place.session, place).await
+}
+
+/// Waits for the end of a turn that may run on another host.
+async fn until_ended(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<Told, KernelError> {
+    let Some(hosts) = &sessions.calls.hosts else {
+        return Err(KernelError::NotReady(sessions.life.state()));
+    };
+    let ended = loop {
+        let waiting = hosts::waiting(hosts, place.message);
+        let ended = waiting.notified();
+        tokio::pin!(ended);
+        // Waited for before it is looked for, so that an end in between is not missed.
+        ended.as_mut().enable();
+        match record(sessions, session, place).await {
+            Ok(Record { end: Some(told), .. }) => break Ok(told),
+            Ok(_) => {}
+            Err(error) => break Err(error),
+        }
+        if let Err(error) = hosts::pause(sessions, ended).await {
+            break Err(error);
+        }
+    };
+    hosts::waited(hosts, place.message);
+    ended
+}
+
+/// The message that a request of this owner is.
+pub(crate) fn message_of(owner: &str, request: &str) -> MessageId {
+    MessageId(derived("message", &[owner.as_bytes(), request.as_bytes()]))
 }
 
 /// Until the turn ends.
@@ -167,7 +221,7 @@ async fn follow(
         };
         // The message is durable: it is answered after the next start, and found by its request id.
         let Some(notice) = notice else {
-            return Err(KernelError::NotReady(sessions.life.state()));
+            return Err(hosts::lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
         };
         match &notice {
             Notice::TurnStarted { message } => mine = *message == place.message,
@@ -252,7 +306,7 @@ async fn earlier(
             let told = follow(sessions, &watcher, place, tell).await?;
             Ok(self::record(sessions, session, place).await?.end.unwrap_or(told))
         }
-        (None, None) => Err(KernelError::NotReady(sessions.life.state())),
+        (None, None) => until_ended(sessions, session, place).await,
     }
 }
 

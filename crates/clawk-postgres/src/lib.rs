@@ -25,5 +25,5 @@ pub use options::{Options, TlsMode};
 pub use pool::Database;
 pub use state::{
     Event, Gone, HostSeen, Info, KeptHead, LeaseSeen, License, PgJournal, PgReader, PgState, PgStateError,
-    Removal, Sent, Serving, ToSign, Which,
+    Removal, Sent, Serving, Sharing, ToSign, Which,
 };

@@ -7,7 +7,7 @@ use crate::error::Failure;
 const LOCK: i64 = 0x0063_6c61_776b;
 
 /// Each step once, in order; a step that was released is never changed.
-const STEPS: [&str; 3] = [MEMORY, STATE, SEALED];
+const STEPS: [&str; 4] = [MEMORY, STATE, SEALED, HOSTS];
 
 /// Memory: parts, entries with their words, vectors, and what compaction set aside.
 const MEMORY: &str = "
@@ -94,6 +94,32 @@ ALTER TABLE memory_vectors ALTER COLUMN vector DROP NOT NULL;
 ALTER TABLE memory_vectors ADD COLUMN sealed bytea;
 ALTER TABLE memory_parts ADD COLUMN changed bigint NOT NULL DEFAULT 0;
 CREATE TABLE memory_seals (agent text NOT NULL, store text NOT NULL, proof bytea NOT NULL, PRIMARY KEY (agent, store));
+";
+
+/// Several hosts at once. A run is a host from one start of the agent to the next; a lease belongs to a run, and ends with it. A lease
+/// without a run is nobody's, or one of the whole agent. `orders`: what only the holder of a session may do. `claims`, `rated`,
+/// `reserved`: what has to be exact over all hosts.
+const HOSTS: &str = "
+CREATE TABLE runs (
+  run bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, host text NOT NULL, pid bigint NOT NULL, expires timestamptz NOT NULL,
+  gone boolean NOT NULL DEFAULT false);
+CREATE INDEX runs_live ON runs (run) WHERE NOT gone;
+ALTER TABLE leases ADD COLUMN run bigint;
+CREATE INDEX leases_run ON leases (run) WHERE run IS NOT NULL;
+CREATE TABLE orders (
+  n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id bytea NOT NULL UNIQUE, session text NOT NULL, wish bytea NOT NULL,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(), outcome bytea);
+CREATE INDEX orders_open ON orders (session) WHERE outcome IS NULL;
+CREATE INDEX orders_at ON orders (at);
+CREATE TABLE claims (key bytea PRIMARY KEY, session bytea NOT NULL, at bigint NOT NULL);
+CREATE INDEX claims_at ON claims (at);
+CREATE TABLE rated (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE INDEX rated_at ON rated (at);
+CREATE TABLE reserved (
+  id bytea NOT NULL, purse bytea NOT NULL, run bigint NOT NULL, session bytea NOT NULL, tokens bigint NOT NULL,
+  cost_microusd bigint NOT NULL, busy_ms bigint NOT NULL, calls bigint NOT NULL, bytes_out bigint NOT NULL, PRIMARY KEY (id, purse));
+CREATE INDEX reserved_purse ON reserved (purse);
+CREATE INDEX reserved_session ON reserved (session);
 ";
 
 /// What the server can do beyond plain SQL.

@@ -180,6 +180,25 @@ impl Host {
         Ok(())
     }
 
+    /// Starts anew an agent whose state was away or was taken over; its clients go on in the next run. Where none runs that could go
+    /// on, nothing is done.
+    ///
+    /// # Errors
+    /// It can't be started yet: called again, this goes on.
+    pub async fn renew(&self, reason: &str) -> Result<(), InitFailure> {
+        let _alone = self.0.moving.lock().await;
+        let Some(kernel) = self.0.current.get() else {
+            return Ok(());
+        };
+        if kernel.status().state != LifecycleState::Stopped {
+            kernel.give_way(reason).await;
+        }
+        if kernel.goes_on() && !self.0.over.is_cancelled() {
+            self.0.current.set(self.0.factory.start(None).await?);
+        }
+        Ok(())
+    }
+
     /// Ends the agent: drains for at most `timeout_ms`, then cancels. Whether all of it ended in time.
     pub async fn end(&self, reason: &str, timeout_ms: u64) -> bool {
         let _alone = self.0.moving.lock().await;

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::peers;
-use crate::state::kept::{self, StateDir};
+use crate::state::kept::{self, Beside, StateDir};
 use anyhow::{Context, Result};
 use clawk_kernel::ports::{Journal, Provider, TokenKey};
 use clawk_kernel::time::SystemClock;
@@ -266,15 +266,21 @@ impl Blueprint {
     pub(crate) async fn open_state(&self, dir: &Path, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
         let agent = &self.manifest.metadata.name;
         let (named, noted) = (self.server(flag)?, Server::of(dir)?);
+        // A swarm's runs lie in the memory of one host: the others stand by.
+        let beside = match (waits, &self.manifest.swarm) {
+            (false, _) => Beside::Refused,
+            (true, Some(_)) => Beside::Waits,
+            (true, None) => Beside::Shares,
+        };
         if named.is_some() || noted.is_some() {
             self.refuse_encrypted()?;
         }
         if let Some(server) = named {
             server.note(dir)?;
-            return kept::serve(dir, &server, agent, waits).await;
+            return kept::serve(dir, &server, agent, beside).await;
         }
         if let Some(server) = noted {
-            return kept::serve(dir, &server, agent, waits).await;
+            return kept::serve(dir, &server, agent, beside).await;
         }
         let durability = match self.config.settings.durability {
             Durability::Durable => crate::state::kept::Durability::Durable,

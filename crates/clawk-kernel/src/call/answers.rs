@@ -9,6 +9,7 @@ use super::Calls;
 use super::approval::{Reception, Reply};
 use super::record::answer_word;
 use crate::error::KernelError;
+use crate::hosts;
 use crate::event::{ApprovalAnswered, ApprovalRevoked, kind};
 use crate::notice::Answer;
 use crate::ports::Scan;
@@ -35,8 +36,28 @@ pub(crate) async fn reply(calls: &Calls, id: &RequestId, mut reply: Reply) -> Re
     if !may_answer(reply.person.role, reply.answer) {
         return Reception::NotAllowed;
     }
+    let here = here(calls, id, &reply).await;
+    match (&calls.hosts, here) {
+        // The call may be another host's.
+        (Some(hosts), Reception::Nothing) => hosts::reply(calls, hosts, id, &reply).await,
+        (_, reception) => reception,
+    }
+}
+
+/// The same, for a call of this host only: its screening and its rights are looked at here once more.
+pub(crate) async fn reply_here(calls: &Calls, id: &RequestId, mut reply: Reply) -> Reception {
+    if let Some(reason) = &mut reply.reason {
+        calls.screens.without_known(reason);
+    }
+    if !may_answer(reply.person.role, reply.answer) {
+        return Reception::NotAllowed;
+    }
+    here(calls, id, &reply).await
+}
+
+async fn here(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
     match calls.desk.answer(id, reply.clone()).await {
-        Reception::Nothing => to_open(calls, id, &reply).await,
+        Reception::Nothing => to_open(calls, id, reply).await,
         reception => reception,
     }
 }
@@ -48,7 +69,12 @@ pub(crate) async fn reply_plan(
     only: Option<&[u32]>,
     said: &Reply,
 ) -> Vec<(u32, Reception)> {
-    let steps = calls.desk.steps(plan);
+    let mut steps = calls.desk.steps(plan);
+    if let Some(hosts) = &calls.hosts {
+        steps.extend(hosts.steps(plan));
+        steps.sort();
+        steps.dedup();
+    }
     let steps = steps
         .into_iter()
         .filter(|(number, _)| only.is_none_or(|only| only.contains(number)));

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_proto::{Digest, RequestId, SessionId};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, broadcast, oneshot};
 
 use super::standing::Standing;
@@ -21,7 +22,8 @@ pub(crate) const EARLY_ANSWER_MS: u64 = 600_000;
 const QUESTION_BACKLOG: usize = 256;
 
 /// The later calls that a standing answer covers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Breadth {
     /// The tool with exactly these arguments.
     #[default]
@@ -379,6 +381,12 @@ impl Desk {
     /// Every question from now on.
     pub(crate) fn questions(&self) -> broadcast::Receiver<Question> {
         self.questions.subscribe()
+    }
+
+    /// A question of a call on another host.
+    pub(crate) fn announce(&self, question: Question) {
+        // silent-ok: nobody listening is an ordinary state; the question is in `pending` as well
+        let _listeners = self.questions.send(question);
     }
 
     /// The session is over; its grants with it.

@@ -21,6 +21,7 @@ use crate::claims::Claims;
 use crate::dedup::Dedup;
 use crate::error::CallError;
 use crate::event::{Scribe, ToolDescribed, canonical, digest, kind};
+use crate::hosts::Hosts;
 use crate::infer::Models;
 use crate::judge::Classifier;
 use crate::lifecycle::Life;
@@ -68,6 +69,8 @@ pub(crate) struct Calls {
     pub(crate) life: Arc<Life>,
     pub(crate) brake: Arc<Brake>,
     pub(crate) dedup: Arc<Dedup>,
+    /// The other hosts of this agent; none where it has the agent alone.
+    pub(crate) hosts: Option<Arc<Hosts>>,
     pub(crate) scribe: Scribe,
     pub(crate) desk: Desk,
     pub(crate) rates: Rates,

@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use answers::Past;
-pub(crate) use answers::{history, reply, reply_plan, revoke, withdraw};
+pub(crate) use answers::{history, reply, reply_here, reply_plan, revoke, withdraw};
 pub use approval::{Breadth, Reception, Reply};
 pub(crate) use approval::{Desk, Seat};
 use ask::Asking;
@@ -51,7 +51,7 @@ pub(crate) use plan::{Wanted as PlannedCall, put as plan};
 pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
 use record::Record;
-pub(crate) use reopen::restore;
+pub(crate) use reopen::{follow_standing, open_questions, question_of, reopen, restore, restore_standing};
 use standing::Basis;
 pub use standing::{Held, Lasting};
 pub(crate) use suggest::append as suggest;
@@ -67,7 +67,7 @@ use crate::event::Thread;
 use crate::infer::patience::backoff_ms;
 use crate::member::Member;
 use crate::output;
-use crate::ports::{Later, RunError, RunOutcome};
+use crate::ports::{AnswerKey, JournalError, Later, RunError, RunOutcome, Unmet};
 use crate::purse::Purse;
 use crate::roles;
 use crate::sampling;
@@ -75,6 +75,11 @@ use crate::skill::{self, Ceiling};
 use crate::stop;
 use crate::team::Calling;
 use crate::watch::Notices;
+
+/// How long the answer of a call that another host has begun is waited for.
+const ELSEWHERE: std::time::Duration = std::time::Duration::from_secs(900);
+/// How often it is looked for.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A call as asked for, from any door.
 #[derive(Debug, Clone)]
@@ -190,6 +195,11 @@ pub(crate) fn call<'a>(
             });
         }
         let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
+        if matches!(outcome, Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))) {
+            let asked = (key, record.request_hash);
+            drop(guard);
+            return elsewhere(calls, asked, &request.request_id).await;
+        }
         let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
         let outcome = record.close(outcome, started_us).await;
         if let (Some(member), Err(error)) = (&caller.member, &outcome) {
@@ -210,6 +220,31 @@ pub(crate) fn call<'a>(
         drop(working);
         outcome
     })
+}
+
+/// Another host has begun the same call: its answer is this one's. A host that is lost has its calls told unknown by who takes over.
+async fn elsewhere(
+    calls: &Calls,
+    (key, request_hash): (AnswerKey, clawk_proto::Digest),
+    id: &RequestId,
+) -> Result<ToolCallResult, CallError> {
+    let (journal, now) = (&**calls.scribe.journal(), || calls.scribe.now());
+    let until = tokio::time::Instant::now() + ELSEWHERE;
+    loop {
+        match calls.dedup.recorded(key, request_hash, journal, now()).await? {
+            Some(Claim::Answered(Stored::Call(answer))) => return answer,
+            Some(_) => {
+                return Err(CallError::RequestIdReused {
+                    request_id: id.clone(),
+                });
+            }
+            None => {}
+        }
+        if calls.life.stop.is_cancelled() || tokio::time::Instant::now() >= until {
+            return Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// From the question to the outcome, in R12's order.

@@ -33,8 +33,8 @@ use crate::event::{
 };
 use crate::notice::{Answer, Notice, Question};
 use crate::place::Apart;
-use crate::ports::{Connections, EffectChange, OpenEffect, RunOutcome, Spent};
-use crate::purse::{Allotment, Purse, Warning, warned};
+use crate::ports::{Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Spent, Terms, Unmet};
+use crate::purse::{Allotment, Purse, Warning, hour_of, warned};
 use crate::witness::Grant;
 use words::error_code;
 
@@ -75,6 +75,8 @@ pub(super) struct Record<'a> {
     screened: Option<Map<String, Value>>,
     /// The request is in the journal.
     written: bool,
+    /// Set aside over all hosts.
+    aside: Option<Uuid>,
     /// What the call reached.
     pub(super) connections: Connections,
     /// What the call leaves out.
@@ -151,6 +153,7 @@ impl<'a> Record<'a> {
             warned: Vec::new(),
             screened: None,
             written: false,
+            aside: None,
             connections: Connections::default(),
             apart: Arc::default(),
             led: None,
@@ -343,7 +346,10 @@ impl<'a> Record<'a> {
                 .push(scribe.entry(&self.thread, kind::AUDIT, &audited));
         }
         self.verdict = Some(verdict.clone());
-        if !self.pure {
+        // Beside other hosts, whatever is exact over all of them is decided by this commit.
+        if self.calls.hosts.is_some() {
+            self.flush_if(self.terms()).await?;
+        } else if !self.pure {
             self.flush().await?;
         }
         self.started = true;
@@ -372,16 +378,76 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// What must hold over all hosts for this call to begin. A turn's own calls are claimed by its session.
+    fn terms(&self) -> Terms {
+        let mut terms = match &self.place {
+            Some(place) => place.reservation.terms(self.calls.clock().uuid()),
+            None => Terms::default(),
+        };
+        terms.per_minute = self.calls.rates.per_minute();
+        let asked_for = self.caller.turn.is_none();
+        terms.claim = asked_for.then(|| key(Keyed::Call, &self.request.request_id));
+        terms
+    }
+
+    async fn flush_if(&mut self, terms: Terms) -> Result<(), CallError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.written = true;
+        let own = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
+        let asked = terms.clone();
+        match self.calls.scribe.account_if(waiting, own, terms)?.durable().await {
+            Ok(()) => {
+                self.aside = asked.aside.map(|aside| aside.id);
+                Ok(())
+            }
+            Err(JournalError::Unmet(unmet)) => Err(self.unmet(&asked, unmet).await),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Other hosts were first, or have used it up. Nothing of what waited is written: the call is recorded again as refused.
+    async fn unmet(&mut self, asked: &Terms, unmet: Unmet) -> CallError {
+        let scribe = &self.calls.scribe;
+        let error = match (&unmet, &self.place) {
+            (Unmet::Rate { wait_ms }, _) => self.calls.rates.full(&self.request.tool, *wait_ms),
+            (Unmet::Room { at, used }, Some(place)) => match asked.room.get(*at) {
+                Some(room) => place.reservation.used_up(room, *used),
+                None => CallError::Journal(JournalError::Unmet(unmet)),
+            },
+            (Unmet::Claimed | Unmet::Room { .. }, _) => {
+                return CallError::Journal(JournalError::Unmet(unmet));
+            }
+        };
+        let (month, _) = scribe.now().month();
+        match scribe.journal().spent_since(hour_of(month)).await {
+            Ok(kept) => self.calls.purses.catch_up(&kept, scribe.now()),
+            Err(error) => tracing::warn!(%error, "what other hosts have spent can't be read"),
+        }
+        let arguments = canonical(self.arguments());
+        let draft = requested(self.calls, self.caller, self.request, &self.thread, arguments);
+        self.waiting.push(draft);
+        error
+    }
+
     pub(super) async fn flush(&mut self) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
         self.written = true;
         let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
-        Ok(self
-            .calls
+        // What was set aside over all hosts is given back with what was spent of it.
+        let settles = self.aside.filter(|_| self.place.is_none());
+        let terms = Terms {
+            settles,
+            ..Terms::default()
+        };
+        self.calls
             .scribe
-            .account(waiting, spent, effects)?
+            .account_if(waiting, (spent, effects), terms)?
             .durable()
-            .await?)
+            .await?;
+        if settles.is_some() {
+            self.aside = None;
+        }
+        Ok(())
     }
 
     /// The connections of the run, refused ones too.
@@ -468,6 +534,10 @@ impl<'a> Record<'a> {
 
     /// What is told when the journal does not take the end of a call: one that had begun and has effects may have been done.
     fn unrecorded(&self, what: &str, why: CallError) -> CallError {
+        // Whoever took over has told it unknown, or will: there the same request has its one answer.
+        if matches!(why, CallError::Journal(JournalError::Fenced { .. })) {
+            return why;
+        }
         if !(self.started && self.side_effects) {
             return why;
         }

@@ -130,7 +130,42 @@ async fn all(calls: &Calls, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) 
 
 /// Opens what the last run left open, and lets stand what stood.
 pub(crate) async fn restore(calls: &Calls) -> Result<(), JournalError> {
-    standing(calls).await?;
+    restore_standing(calls).await?;
+    reopen(calls, |_| true).await?;
+    Ok(())
+}
+
+/// Opens what was left open in these sessions; the ids of the questions.
+pub(crate) async fn reopen(
+    calls: &Calls,
+    of: impl Fn(SessionId) -> bool,
+) -> Result<Vec<RequestId>, JournalError> {
+    let mut open = open_questions(calls).await?;
+    open.retain(|open| of(open.question.session));
+    let ids = open.iter().map(|open| open.question.request_id.clone()).collect();
+    calls.desk.reopen(open);
+    Ok(ids)
+}
+
+/// The question of an event, if it is still open at `now` and anybody may take its call up again.
+pub(crate) fn question_of(event: &Recorded, now: Timestamp) -> Option<Question> {
+    let fields: Fields = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
+    kept_of(event, &fields, now).map(|open| open.question)
+}
+
+fn kept_of(event: &Recorded, fields: &Fields, now: Timestamp) -> Option<Open> {
+    let (id, hash) = (fields.request_id.as_ref()?, fields.request_hash?);
+    let content = event.content.as_ref()?;
+    // silent-ok: what was erased or is of another version can't be judged again, so it is not open
+    let kept: Kept = serde_json::from_slice(&content.bytes).ok()?;
+    let request_id = RequestId::parse(id).ok()?; // silent-ok: as above
+    // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
+    let open = kept.expires_at_us > now.0 && kept.door != "skill";
+    open.then(|| kept.open(event.session, request_id, hash))
+}
+
+/// Every question that is open by the record, those that expire first at the front.
+pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalError> {
     let now = calls.scribe.now();
     // By request, with the row of the question: what came before it was about an earlier request of that id.
     let mut open: BTreeMap<(SessionId, String), (u64, Open)> = BTreeMap::new();
@@ -142,25 +177,15 @@ pub(crate) async fn restore(calls: &Calls) -> Result<(), JournalError> {
         ..Scan::default()
     };
     all(calls, scan, |event, fields| {
-        let (Some(id), Some(hash)) = (fields.request_id, fields.request_hash) else {
-            return;
-        };
-        let content = event.content.as_ref();
-        // silent-ok: what was erased or is of another version can't be judged again, so it is not open
-        let kept = content.and_then(|content| serde_json::from_slice::<Kept>(&content.bytes).ok());
-        let (Some(kept), Ok(request_id)) = (kept, RequestId::parse(&id)) else {
-            return;
-        };
-        // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
-        if kept.expires_at_us > now.0 && kept.door != "skill" {
+        if let Some(kept) = kept_of(event, &fields, now) {
             first_row = first_row.min(event.row);
-            let kept = kept.open(event.session, request_id, hash);
-            open.insert((event.session, id), (event.row, kept));
+            let id = kept.question.request_id.as_str().to_owned();
+            open.insert((event.session, fields.request_id.unwrap_or(id)), (event.row, kept));
         }
     })
     .await?;
     if open.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let scan = Scan {
         kinds: &[
@@ -192,8 +217,7 @@ pub(crate) async fn restore(calls: &Calls) -> Result<(), JournalError> {
     .await?;
     let mut open: Vec<Open> = open.into_values().map(|(_, open)| open).collect();
     open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
-    calls.desk.reopen(open);
-    Ok(())
+    Ok(open)
 }
 
 /// An answer of a person; what lapsed or was cancelled is none.
@@ -223,44 +247,59 @@ fn reply(fields: &Fields) -> Option<Reply> {
     })
 }
 
-async fn standing(calls: &Calls) -> Result<(), JournalError> {
+/// A standing grant that another host gave or ended.
+pub(crate) fn follow_standing(calls: &Calls, event: &Recorded) {
+    // silent-ok: a payload of ours always reads; a foreign one grants nothing
+    let fields: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+    if event.kind == kind::APPROVAL_REVOKED {
+        if let Some(id) = &fields.grant_id {
+            calls.desk.standing.remove(id);
+        }
+    } else if let Some(held) = held_of(event, fields).filter(|held| !calls.desk.standing.contains(&held.id)) {
+        calls.desk.standing.add(held);
+    }
+}
+
+fn held_of(event: &Recorded, fields: Fields) -> Option<Held> {
+    let lasting = match fields.lasting.as_deref()? {
+        "always" => Lasting::Always,
+        "session" => Lasting::Session(event.session),
+        _ => return None,
+    };
+    Some(Held {
+        id: fields.grant_id?,
+        tool: fields.action_id?,
+        lasting,
+        folder: fields.folder,
+        led: fields.led_hash,
+        parameters: fields.parameters_hash?,
+        plan: fields.plan_hash?,
+        basis: fields.basis_hash,
+        by: fields.by.unwrap_or_default(),
+        shown: fields.shown.unwrap_or_default(),
+        at: event.at,
+    })
+}
+
+/// Lets stand what stood.
+pub(crate) async fn restore_standing(calls: &Calls) -> Result<(), JournalError> {
     let scan = Scan {
         kinds: &[kind::APPROVAL_GRANTED, kind::APPROVAL_REVOKED],
         ..Scan::default()
     };
     let mut of_sessions = Vec::new();
     all(calls, scan, |event, fields| {
-        let Some(id) = fields.grant_id else { return };
         if event.kind == kind::APPROVAL_REVOKED {
-            calls.desk.standing.remove(&id);
+            if let Some(id) = fields.grant_id {
+                calls.desk.standing.remove(&id);
+            }
             return;
         }
-        let (Some(tool), Some(parameters), Some(plan)) =
-            (fields.action_id, fields.parameters_hash, fields.plan_hash)
-        else {
-            return;
-        };
-        let lasting = match fields.lasting.as_deref() {
-            Some("always") => Lasting::Always,
-            Some("session") => {
-                of_sessions.push((event.session, event.row));
-                Lasting::Session(event.session)
-            }
-            Some(_) | None => return,
-        };
-        calls.desk.standing.add(Held {
-            id,
-            tool,
-            lasting,
-            folder: fields.folder,
-            led: fields.led_hash,
-            parameters,
-            plan,
-            basis: fields.basis_hash,
-            by: fields.by.unwrap_or_default(),
-            shown: fields.shown.unwrap_or_default(),
-            at: event.at,
-        });
+        let Some(held) = held_of(event, fields) else { return };
+        if let Lasting::Session(session) = held.lasting {
+            of_sessions.push((session, event.row));
+        }
+        calls.desk.standing.add(held);
     })
     .await?;
     // A session that ended took its grants with it.

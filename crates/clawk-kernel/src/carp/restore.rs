@@ -53,6 +53,17 @@ pub(crate) async fn restore(carp: &Carp) -> Result<(), StartError> {
     }
 }
 
+/// What another host recorded: see [`restore`].
+///
+/// # Errors
+/// An Atlas that came over the API there can't be loaded here.
+pub(crate) fn follow(carp: &Carp, event: &Recorded) -> Result<(), StartError> {
+    if !carp.config.served && carp.is_empty() {
+        return Ok(());
+    }
+    take(carp, event, carp.now())
+}
+
 fn take(carp: &Carp, event: &Recorded, now: Timestamp) -> Result<(), StartError> {
     let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::MIN); // silent-ok: dates of ours are in range
     let served = carp.config.served;

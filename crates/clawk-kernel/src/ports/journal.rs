@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::Later;
 use super::deliver::{OutboxChange, OutboxRow};
 use super::inbox::{Arrived, ConversationKey, InboxChange};
+use super::shared::{Shared, Terms, Unmet};
 use crate::purse::Amount;
 use crate::time::Timestamp;
 
@@ -123,6 +124,8 @@ pub struct Batch {
     pub effects: Vec<EffectChange>,
     /// Changed in the same transaction, after the inbox.
     pub outbox: Vec<OutboxChange>,
+    /// What must hold over all hosts, where there are several.
+    pub terms: Option<Box<Terms>>,
 }
 
 impl Batch {
@@ -169,6 +172,9 @@ pub enum JournalError {
         /// The host that lost its lease.
         host: String,
     },
+    /// A condition of the batch does not hold over all hosts: nothing of it was taken.
+    #[error("{0}")]
+    Unmet(Unmet),
 }
 
 /// The promise that a submitted batch will be durable.
@@ -308,6 +314,11 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// Effects whose outcome is still unknown, oldest first.
     fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>>;
+
+    /// The other hosts; `None`: there are none, and whoever has the journal has the whole agent.
+    fn shared(&self) -> Option<Arc<dyn Shared>> {
+        None
+    }
 
     /// Waits until all that was submitted is durable.
     fn flush(&self) -> Later<'_, Result<(), JournalError>>;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::amount::{Amount, Unit};
 use super::limit::{Limit, Window, hour_of, hour_start};
 use crate::error::CallError;
-use crate::ports::Spent;
+use crate::ports::{Aside, Room, Spent, Terms};
 use crate::time::Timestamp;
 
 /// An account's number.
@@ -380,6 +380,24 @@ impl Book {
         }
     }
 
+    /// Counts what all hosts have spent, where it is more than is known here. It is never less than this host's own part of it.
+    pub(crate) fn catch_up(&self, kept: &[Spent], now: Timestamp) {
+        let mut inner = self.lock();
+        for account in inner.accounts.values_mut() {
+            let Some(name) = account.kept.clone() else {
+                continue;
+            };
+            let of: Vec<&Spent> = kept.iter().filter(|row| row.purse == name).collect();
+            for meter in &mut account.meters {
+                meter.roll(now);
+                let unit = meter.limit.unit;
+                let since = of.iter().filter(|row| hour_start(row.hour) >= meter.from);
+                let spent = since.fold(0_u64, |sum, row| sum.saturating_add(row.amount.get(unit)));
+                meter.spent = meter.spent.max(spent);
+            }
+        }
+    }
+
     /// Spent in the present window of this account's limit.
     pub(crate) fn spent(&self, id: Id, unit: Unit, window: Window, now: Timestamp) -> u64 {
         let mut inner = self.lock();
@@ -417,6 +435,58 @@ impl Reservation {
         let inner = self.book.lock();
         let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
         accounts.filter_map(|account| account.kept.clone()).collect()
+    }
+
+    /// What must hold over all hosts for it, under this id; nothing where no purse on its path that is kept has a limit.
+    pub(crate) fn terms(&self, id: uuid::Uuid) -> Terms {
+        let inner = self.book.lock();
+        let mut terms = Terms::default();
+        let mut purses = Vec::new();
+        for account in self.path.iter().filter_map(|id| inner.accounts.get(id)) {
+            let Some(purse) = &account.kept else { continue };
+            let before = terms.room.len();
+            let bounded = account.meters.iter().filter(|meter| meter.bounded());
+            terms.room.extend(bounded.map(|meter| Room {
+                purse: Arc::clone(purse),
+                since_hour: hour_of(meter.from),
+                unit: meter.limit.unit,
+                bound: meter.limit.bound,
+                wanted: self.amount.get(meter.limit.unit),
+            }));
+            if terms.room.len() > before {
+                purses.push(Arc::clone(purse));
+            }
+        }
+        if !purses.is_empty() {
+            terms.aside = Some(Aside {
+                id,
+                purses,
+                amount: self.amount,
+            });
+        }
+        terms
+    }
+
+    /// The refusal by a limit that other hosts have used up.
+    pub(crate) fn used_up(&self, room: &Room, used: u64) -> CallError {
+        let inner = self.book.lock();
+        let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
+        let mut of = accounts.filter(|account| account.kept.as_ref() == Some(&room.purse));
+        let found = of.find_map(|account| {
+            let mut meters = account.meters.iter();
+            let meter = meters.find(|meter| meter.limit.unit == room.unit && meter.limit.bound == room.bound)?;
+            Some((account.scope(&meter.limit), meter.limit.name.clone(), meter.resets_at()))
+        });
+        let (scope, limit_name, resets_at) =
+            found.unwrap_or_else(|| (room.purse.to_string(), room.unit.name().to_owned(), None));
+        CallError::Quota {
+            scope,
+            limit_name,
+            limit: room.bound,
+            used,
+            wanted: room.wanted,
+            resets_at,
+        }
     }
 
     /// Replaces what was set aside by what was spent.

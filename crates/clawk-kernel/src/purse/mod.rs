@@ -413,6 +413,11 @@ impl Purses {
         purse.child(format!("run of {}", wanted.tool), all, &beside, now)
     }
 
+    /// Counts what all hosts have spent.
+    pub(crate) fn catch_up(&self, kept: &[Spent], now: Timestamp) {
+        self.book.catch_up(kept, now);
+    }
+
     /// Counts what earlier runs have kept.
     pub(crate) fn restore(&self, kept: &[Spent], now: Timestamp) {
         self.book.restore(kept, now);

@@ -14,24 +14,43 @@ use crate::event::{ActionFailed, Draft, ProviderFailed, Scribe, Thread, canonica
 use crate::ports::{EffectChange, JournalError, OpenEffect, Scan, Spent};
 use crate::purse::{Amount, hour_of};
 
+/// Where what was lost is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Within {
+    /// Behind this row: the agent had one host.
+    Behind(u64),
+    /// In this session: its host is lost.
+    Session(SessionId),
+}
+
+impl Within {
+    fn scan(self, kinds: &'static [&'static str]) -> Scan {
+        let (after_row, session) = match self {
+            Self::Behind(row) => (row, None),
+            Self::Session(session) => (0, Some(session)),
+        };
+        Scan {
+            kinds,
+            after_row,
+            session,
+            ..Scan::default()
+        }
+    }
+}
+
 /// The `kind` of such an inference's `ckp.provider.failed`: no model said so.
 pub(crate) const LOST: &str = "lost";
 
 /// An inference that was under way when the last run died is settled at what was set aside for it, once.
-pub(crate) async fn settle_lost(scribe: &Scribe, after_row: u64) -> Result<usize, JournalError> {
+pub(crate) async fn settle_lost(scribe: &Scribe, within: Within) -> Result<usize, JournalError> {
     let kinds = &[
         kind::PROVIDER_REQUESTED,
         kind::PROVIDER_COMPLETED,
         kind::PROVIDER_FAILED,
     ];
     let mut open: BTreeMap<Uuid, (SessionId, Inference)> = BTreeMap::new();
-    let scan = Scan {
-        kinds,
-        after_row,
-        ..Scan::default()
-    };
     scribe
-        .each(scan, |event| {
+        .each(within.scan(kinds), |event| {
             let Ok(asked) = serde_json::from_str::<Inference>(&event.payload) else {
                 return; // silent-ok: a foreign payload set nothing aside
             };
@@ -109,18 +128,14 @@ struct Inference {
 pub(crate) async fn report_unknown(
     scribe: &Scribe,
     catalog: &Catalog,
-    after_row: u64,
+    within: Within,
     resumable: &(dyn Fn(&Uuid) -> bool + Sync),
 ) -> Result<(usize, Vec<String>), JournalError> {
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
     let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
     scribe
         .each(
-            Scan {
-                kinds,
-                after_row,
-                ..Scan::default()
-            },
+            within.scan(kinds),
             |event| {
                 let found = fields(event);
                 let Some(request_id) = found.request_id.clone() else {
@@ -185,7 +200,7 @@ pub(crate) async fn report_unknown(
 /// The same at an orderly end, for outcomes that the journal refused to take.
 pub(crate) async fn report_owed(scribe: &Scribe, catalog: &Catalog) -> Result<usize, JournalError> {
     match unclean_since(scribe).await? {
-        Some(row) => Ok(report_unknown(scribe, catalog, row, &|_| false).await?.0),
+        Some(row) => Ok(report_unknown(scribe, catalog, Within::Behind(row), &|_| false).await?.0),
         None => Ok(0),
     }
 }

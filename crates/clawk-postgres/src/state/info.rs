@@ -21,7 +21,7 @@ pub struct HostSeen {
 /// A lease as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSeen {
-    /// What is leased; `*`: the whole agent.
+    /// What is leased; `*`: the whole agent, or what one of several hosts alone does.
     pub session: String,
     /// Who has it.
     pub host: String,
@@ -73,8 +73,11 @@ impl PgReader {
                     seen_ms: row.try_get(2)?,
                 });
             }
-            let sql = "SELECT session, host, epoch, CASE WHEN isfinite(expires) \
-                THEN (extract(epoch FROM expires - clock_timestamp()) * 1000)::bigint END FROM leases ORDER BY session";
+            // A lease that belongs to a run expires with it.
+            let sql = "SELECT l.session, l.host, l.epoch, CASE WHEN isfinite(coalesce(r.expires, l.expires)) \
+                THEN (extract(epoch FROM coalesce(r.expires, l.expires) - clock_timestamp()) * 1000)::bigint END \
+                FROM leases l LEFT JOIN runs r ON r.run = l.run AND NOT r.gone \
+                WHERE l.session = '*' OR l.run IS NOT NULL ORDER BY l.session";
             let mut leases = Vec::new();
             for row in session.rows(sql, &[]).await? {
                 leases.push(LeaseSeen {

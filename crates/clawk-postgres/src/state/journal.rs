@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{
     AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
-    OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
+    OutboxRow, Recorded, Scan, SessionRow, Shared, Spent, Ticket,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::time::Instant;
 
-use super::Inner;
+use super::shared::PgShared;
+use super::{Inner, Sharing};
 use super::queue::Work;
 use super::read;
 use crate::connect::Session;
@@ -118,6 +119,11 @@ impl Journal for PgJournal {
 
     fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
         Box::pin(self.read(async |session| read::open_effects(session).await))
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Shared>> {
+        let shared = self.inner.lease.sharing == Sharing::Shared;
+        shared.then(|| Arc::new(PgShared::new(Arc::clone(&self.inner))) as _)
     }
 
     fn flush(&self) -> Later<'_, Result<(), JournalError>> {

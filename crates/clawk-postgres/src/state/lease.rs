@@ -1,31 +1,58 @@
-//! The lease: one row with an epoch and an expiry by the database's clock. Whoever takes it raises the epoch by one.
+//! What says that this host may write: one lease of the whole agent, or a run beside those of other hosts. Both have a number that goes
+//! up at every acquisition, and an expiry by the database's clock.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::JournalError;
+use clawk_proto::SessionId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{PgStateError, Serving};
+use super::{PgStateError, Serving, Sharing};
 use crate::connect::Session;
 use crate::error::Failure;
 use crate::pool::Database;
 
-/// The lease of the whole agent; sessions are not leased one by one.
+/// The lease of the whole agent; where hosts share it, of what one of them alone does.
 pub(super) const AGENT: &str = "*";
 
-/// A held lease.
+/// The right to write.
 #[derive(Debug)]
 pub(super) struct Lease {
     host: String,
     pid: i64,
-    pub(super) epoch: i64,
+    agent: String,
+    pub(super) sharing: Sharing,
     pub(super) time: Duration,
+    held: Mutex<Held>,
+}
+
+/// What is held now.
+#[derive(Debug)]
+struct Held {
+    /// The epoch of the whole agent's lease, or the number of the run.
+    number: i64,
     /// When the last renewal that succeeded was sent.
-    renewed: Mutex<Instant>,
+    renewed: Instant,
     /// Somebody else has it.
-    pub(super) fenced: CancellationToken,
+    fenced: CancellationToken,
+    /// Sessions with their epochs.
+    sessions: HashMap<SessionId, i64>,
+    leads: bool,
+}
+
+impl Held {
+    fn new(number: i64, renewed: Instant) -> Self {
+        Self {
+            number,
+            renewed,
+            fenced: CancellationToken::new(),
+            sessions: HashMap::new(),
+            leads: false,
+        }
+    }
 }
 
 /// Whose the lease is now.
@@ -34,47 +61,89 @@ pub(super) enum Acquired {
     Theirs(String),
 }
 
-/// Takes the lease if it is free.
+/// Takes the lease if it is free; where hosts share the agent, joins them.
 pub(super) async fn acquire(database: &Database, serving: &Serving) -> Result<Acquired, PgStateError> {
     let sent = Instant::now();
+    let taken = match serving.sharing {
+        Sharing::Alone => alone(database, serving).await,
+        Sharing::Shared => join(database, serving, None).await,
+    };
+    match taken {
+        Ok(Ok(number)) => Ok(Acquired::Ours(Lease {
+            host: serving.host.clone(),
+            pid: i64::from(serving.pid),
+            agent: serving.agent.clone(),
+            sharing: serving.sharing,
+            time: serving.lease,
+            held: Mutex::new(Held::new(number, sent)),
+        })),
+        Ok(Err(host)) => Ok(Acquired::Theirs(host)),
+        Err(failure) => Err(refused(failure)),
+    }
+}
+
+fn refused(failure: Failure) -> PgStateError {
+    match failure {
+        // The state itself refuses.
+        Failure::Entry { index: 1, reason } => PgStateError::Moved { to: reason },
+        Failure::Entry { reason, .. } => PgStateError::Broken(reason),
+        failure => failure.into(),
+    }
+}
+
+/// The epoch, or the name of the host that serves.
+type Taken = Result<Result<i64, String>, Failure>;
+
+/// The whole agent, for this host alone.
+async fn alone(database: &Database, serving: &Serving) -> Taken {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
-    let time_ms = millis(serving.time());
-    let taken = database
+    let time_ms = millis(serving.lease);
+    database
         .write(async |session| {
             see(session, host, pid).await?;
             refuse_others(session, &serving.agent).await?;
+            let sql = "SELECT host FROM runs WHERE NOT gone AND expires > clock_timestamp() ORDER BY run LIMIT 1";
+            if let Some(row) = session.first(sql, &[]).await? {
+                return Ok(Err(row.try_get(0)?));
+            }
+            session.run("UPDATE runs SET gone = true WHERE NOT gone", &[]).await?;
             let sql = "INSERT INTO leases (session, host, epoch, expires) \
                 VALUES ($1, $2, 1, clock_timestamp() + $3::bigint * interval '1 millisecond') \
-                ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = leases.epoch + 1, expires = excluded.expires \
-                WHERE leases.expires <= clock_timestamp() RETURNING epoch";
+                ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = leases.epoch + 1, expires = excluded.expires, run = NULL \
+                WHERE leases.run IS NOT NULL OR leases.expires <= clock_timestamp() RETURNING epoch";
             if let Some(row) = session.first(sql, &[&AGENT, &host, &time_ms]).await? {
                 return Ok(Ok(row.try_get::<_, i64>(0)?));
             }
             let sql = "SELECT host FROM leases WHERE session = $1";
             Ok(Err(session.value::<String>(sql, &[&AGENT]).await?))
         })
-        .await;
-    match taken {
-        Ok(Ok(epoch)) => Ok(Acquired::Ours(Lease {
-            host: host.to_owned(),
-            pid,
-            epoch,
-            time: serving.time(),
-            renewed: Mutex::new(sent),
-            fenced: CancellationToken::new(),
-        })),
-        Ok(Err(host)) => Ok(Acquired::Theirs(host)),
-        // The state itself refuses.
-        Err(Failure::Entry { index: 1, reason }) => Err(PgStateError::Moved { to: reason }),
-        Err(Failure::Entry { reason, .. }) => Err(PgStateError::Broken(reason)),
-        Err(failure) => Err(failure.into()),
-    }
+        .await
 }
 
-impl Serving {
-    const fn time(&self) -> Duration {
-        self.lease
-    }
+/// A run beside others. `before`: this host's last one, which is over.
+async fn join(database: &Database, serving: &Serving, before: Option<i64>) -> Taken {
+    let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
+    let time_ms = millis(serving.lease);
+    database
+        .write(async |session| {
+            see(session, host, pid).await?;
+            refuse_others(session, &serving.agent).await?;
+            let sql = "SELECT host FROM leases WHERE session = $1 AND run IS NULL AND expires > clock_timestamp()";
+            if let Some(row) = session.first(sql, &[&AGENT]).await? {
+                return Ok(Err(row.try_get(0)?));
+            }
+            // Whoever had the whole agent may sleep: from now on its epoch is an old one.
+            let sql = "UPDATE leases SET epoch = epoch + 1, expires = '-infinity' WHERE session = $1 AND run IS NULL";
+            session.run(sql, &[&AGENT]).await?;
+            if let Some(before) = before {
+                let sql = "UPDATE runs SET gone = true WHERE run = $1";
+                session.run(sql, &[&before]).await?;
+            }
+            let sql = "INSERT INTO runs (host, pid, expires) \
+                VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 millisecond') RETURNING run";
+            Ok(Ok(session.value::<i64>(sql, &[&host, &pid, &time_ms]).await?))
+        })
+        .await
 }
 
 /// The host is there.
@@ -85,7 +154,7 @@ async fn see(session: &Session, host: &str, pid: i64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A state holds one agent, and one that was moved serves no more.
+/// A state holds one agent, and one that was moved serves no more. Those who begin at the same time wait here for each other.
 async fn refuse_others(session: &Session, agent: &str) -> Result<(), Failure> {
     let sql = "UPDATE journal SET agent = coalesce(agent, $1) WHERE id = 1 RETURNING agent, moved";
     let Some(row) = session.first(sql, &[&agent]).await? else {
@@ -112,19 +181,38 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Lease {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The epoch of the whole agent's lease, or the number of the run.
+    pub(super) fn number(&self) -> i64 {
+        self.lock().number
+    }
+
+    /// Fires when somebody else has taken over.
+    pub(super) fn fenced(&self) -> CancellationToken {
+        self.lock().fenced.clone()
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.lock().fenced.is_cancelled()
+    }
+
     /// Whether this host may begin something: its last renewal is younger than two thirds of the lease, by its own clock.
     pub(super) fn fresh(&self) -> Result<(), JournalError> {
-        if self.fenced.is_cancelled() {
+        let held = self.lock();
+        if held.fenced.is_cancelled() {
             return Err(self.lost());
         }
-        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-        if renewed.elapsed() < self.time * 2 / 3 {
+        let since = held.renewed.elapsed();
+        if since < self.time * 2 / 3 {
             return Ok(());
         }
         Err(JournalError::Away(format!(
             "the lease of host `{}` was not renewed for {} ms",
             self.host,
-            renewed.elapsed().as_millis()
+            since.as_millis()
         )))
     }
 
@@ -141,13 +229,61 @@ impl Lease {
 
     /// Somebody else has taken it.
     pub(super) fn fence(&self) {
-        if !self.fenced.is_cancelled() {
+        let mut held = self.lock();
+        if !held.fenced.is_cancelled() {
             tracing::error!(
                 host = self.host,
-                epoch = self.epoch,
-                "fenced: another host has taken this agent; nothing of what is under way here can be recorded any more"
+                number = held.number,
+                sessions = held.sessions.len(),
+                "fenced: other hosts have taken over from this one; nothing of what is under way here can be recorded any more"
             );
-            self.fenced.cancel();
+            held.leads = false;
+            held.sessions.clear();
+            held.fenced.cancel();
+        }
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.lock().leads
+    }
+
+    pub(super) fn lead(&self) {
+        self.lock().leads = true;
+    }
+
+    pub(super) fn holds(&self, session: SessionId) -> bool {
+        self.lock().sessions.contains_key(&session)
+    }
+
+    pub(super) fn take(&self, run: i64, sessions: impl IntoIterator<Item = (SessionId, i64)>) {
+        let mut held = self.lock();
+        // What was taken under an earlier run went with it.
+        if held.number == run && !held.fenced.is_cancelled() {
+            held.sessions.extend(sessions);
+        }
+    }
+
+    /// From now on the session is not this host's; its epoch, where it was.
+    pub(super) fn let_go(&self, session: SessionId) -> Option<i64> {
+        self.lock().sessions.remove(&session)
+    }
+
+    /// Begins a new run in the place of the last one, whose sessions anybody may take from now on.
+    pub(super) async fn rejoin(&self, database: &Database) -> Result<(), PgStateError> {
+        let serving = Serving {
+            lease: self.time,
+            sharing: self.sharing,
+            ..Serving::new(&self.agent, &self.host, u32::try_from(self.pid).unwrap_or(0))
+        };
+        let sent = Instant::now();
+        match join(database, &serving, Some(self.number())).await {
+            Ok(Ok(run)) => {
+                let before = std::mem::replace(&mut *self.lock(), Held::new(run, sent));
+                before.fenced.cancel();
+                Ok(())
+            }
+            Ok(Err(host)) => Err(PgStateError::Served { host }),
+            Err(failure) => Err(refused(failure)),
         }
     }
 
@@ -157,16 +293,28 @@ impl Lease {
         loop {
             tokio::select! {
                 () = over.cancelled() => return,
-                () = self.fenced.cancelled() => return,
                 () = tokio::time::sleep(every) => {}
             }
-            let sent = Instant::now();
-            let renewed = tokio::time::timeout(every.max(Duration::from_millis(500)), self.once(&database));
+            if self.is_fenced() {
+                if self.sharing == Sharing::Alone {
+                    return;
+                }
+                continue; // until it joins the others again
+            }
+            let (number, sent) = (self.number(), Instant::now());
+            let renewed = tokio::time::timeout(
+                every.max(Duration::from_millis(500)),
+                self.once(&database, number),
+            );
             match renewed.await {
                 Ok(Ok(true)) => {
-                    *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+                    let mut held = self.lock();
+                    if held.number == number {
+                        held.renewed = sent;
+                    }
                 }
-                Ok(Ok(false)) => self.fence(),
+                Ok(Ok(false)) if self.number() == number => self.fence(),
+                Ok(Ok(false)) => {}
                 Ok(Err(failure)) => {
                     tracing::warn!(error = failure.text(), "the lease could not be renewed");
                 }
@@ -176,13 +324,21 @@ impl Lease {
     }
 
     /// Whether it is still ours; then it holds anew.
-    async fn once(&self, database: &Database) -> Result<bool, Failure> {
+    async fn once(&self, database: &Database, number: i64) -> Result<bool, Failure> {
         let time_ms = millis(self.time);
         let renewed = database
-            .write(async |session| {
-                let sql = "UPDATE leases SET expires = clock_timestamp() + $4::bigint * interval '1 millisecond' \
-                    WHERE session = $1 AND host = $2 AND epoch = $3";
-                session.run(sql, &[&AGENT, &self.host, &self.epoch, &time_ms]).await
+            .write(async |session| match self.sharing {
+                Sharing::Alone => {
+                    let sql =
+                        "UPDATE leases SET expires = clock_timestamp() + $4::bigint * interval '1 millisecond' \
+                        WHERE session = $1 AND host = $2 AND epoch = $3 AND run IS NULL";
+                    session.run(sql, &[&AGENT, &self.host, &number, &time_ms]).await
+                }
+                Sharing::Shared => {
+                    let sql = "UPDATE runs SET expires = clock_timestamp() + $2::bigint * interval '1 millisecond' \
+                        WHERE run = $1 AND NOT gone";
+                    session.run(sql, &[&number, &time_ms]).await
+                }
             })
             .await?
             > 0;
@@ -197,11 +353,24 @@ impl Lease {
 
     /// Gives it up, so that another host need not wait for its end.
     pub(super) async fn release(&self, database: &Database) {
+        let number = self.number();
         let released = database
-            .write(async |session| {
-                let sql =
-                    "UPDATE leases SET expires = '-infinity' WHERE session = $1 AND host = $2 AND epoch = $3";
-                session.run(sql, &[&AGENT, &self.host, &self.epoch]).await
+            .write(async |session| match self.sharing {
+                Sharing::Alone => {
+                    let sql = "UPDATE leases SET expires = '-infinity' WHERE session = $1 AND host = $2 AND epoch = $3";
+                    session.run(sql, &[&AGENT, &self.host, &number]).await
+                }
+                Sharing::Shared => {
+                    // Locked first, as by every commit.
+                    session
+                        .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+                        .await?;
+                    session
+                        .run("UPDATE runs SET gone = true WHERE run = $1", &[&number])
+                        .await?;
+                    let sql = "UPDATE leases SET run = NULL, expires = '-infinity' WHERE run = $1";
+                    session.run(sql, &[&number]).await
+                }
             })
             .await;
         if let Err(failure) = released {

@@ -1,8 +1,8 @@
 //! An agent's whole state on PostgreSQL (R48): the journal with its chains, boxes and sums, contents, signed heads, and the lease
 //! that says which host may write.
 //!
-//! One host at a time serves the agent. Every commit locks the one row of `journal` and the lease, and looks at the lease's epoch: a
-//! host that lost it changes nothing.
+//! Hosts share the agent, each with sessions of its own; or one has it alone. Every commit locks the one row of `journal` and the row
+//! that gives its host the right to write: a host that lost it changes nothing.
 
 mod append;
 mod boxes;
@@ -15,10 +15,12 @@ mod lease;
 mod queue;
 mod read;
 mod row;
+mod shared;
+mod terms;
 mod writer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clawk_kernel::ports::JournalError;
@@ -50,6 +52,15 @@ const WAIT: Duration = Duration::from_millis(50);
 /// How long the end of a host waits for what is queued and for the lease's release.
 const LAST: Duration = Duration::from_secs(15);
 
+/// Whether others serve the agent at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// One host has the whole agent; others stand by.
+    Alone,
+    /// Each host has the sessions that it holds.
+    Shared,
+}
+
 /// How a state is served.
 #[derive(Debug, Clone)]
 pub struct Serving {
@@ -61,6 +72,8 @@ pub struct Serving {
     pub pid: u32,
     /// How long the lease holds after each renewal.
     pub lease: Duration,
+    /// Alone or beside others.
+    pub sharing: Sharing,
     /// Entries that may wait for the server; beyond, work is refused.
     pub queue_entries: usize,
     /// Bytes that may wait.
@@ -76,6 +89,7 @@ impl Serving {
             host: host.to_owned(),
             pid,
             lease: Duration::from_secs(3),
+            sharing: Sharing::Alone,
             queue_entries: 65_536,
             queue_bytes: 64 * 1024 * 1024,
         }
@@ -119,6 +133,8 @@ struct Counters {
     /// Times that the journal refused for a while: whatever was under way then has to be looked at again.
     outages: tokio::sync::watch::Sender<u64>,
     committed: tokio::sync::watch::Sender<u64>,
+    /// The last row that was seen, of any host.
+    seen: AtomicU64,
 }
 
 /// A state that this host serves. Clones share it.
@@ -133,6 +149,8 @@ struct Inner {
     queue: Arc<Queue>,
     counters: Arc<Counters>,
     lease: Arc<Lease>,
+    /// A run of the agent has begun.
+    begun: AtomicBool,
     over: CancellationToken,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
@@ -196,6 +214,7 @@ impl PgState {
                 queue,
                 counters,
                 lease,
+                begun: AtomicBool::new(false),
                 over,
                 tasks,
             }),
@@ -220,14 +239,16 @@ impl PgState {
         PgReader::new(self.inner.database.clone())
     }
 
-    /// Transactions and events since the start.
+    /// Transactions of this host since the start, and events: of all hosts, where several serve.
     #[must_use]
     pub fn written(&self) -> (u64, u64) {
         let counters = &self.inner.counters;
-        (
-            counters.commits.load(Ordering::Relaxed),
-            counters.entries.load(Ordering::Relaxed),
-        )
+        let events = if self.is_shared() {
+            counters.seen.load(Ordering::Relaxed)
+        } else {
+            counters.entries.load(Ordering::Relaxed)
+        };
+        (counters.commits.load(Ordering::Relaxed), events)
     }
 
     /// Wakes readers: it changes after each commit that holds events.
@@ -245,7 +266,35 @@ impl PgState {
     /// Fires when another host has taken the lease: this one may only end.
     #[must_use]
     pub fn fenced(&self) -> CancellationToken {
-        self.inner.lease.fenced.clone()
+        self.inner.lease.fenced()
+    }
+
+    /// Whether this host serves the agent beside others.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.lease.sharing == Sharing::Shared
+    }
+
+    /// Whether this host does what one host alone may do: always, where it has the agent alone.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        !self.is_shared() || self.inner.lease.leads()
+    }
+
+    /// Called before each start of the agent. Where hosts share it, a start is a run of its own: what the one before held is free,
+    /// and what it left unfinished is taken up like that of a lost host.
+    ///
+    /// # Errors
+    /// The server is away, or one host has the whole agent.
+    pub async fn begin(&self) -> Result<(), PgStateError> {
+        let inner = &self.inner;
+        let begun = inner.begun.swap(true, Ordering::SeqCst);
+        if !self.is_shared() || !(begun || inner.lease.is_fenced()) {
+            return Ok(());
+        }
+        inner.lease.rejoin(&inner.database).await?;
+        inner.queue.accept();
+        Ok(())
     }
 
     /// What says whether this host may begin something now.
@@ -283,7 +332,7 @@ impl PgState {
         for task in tasks {
             let _ended = tokio::time::timeout(LAST, task).await; // silent-ok: the lease expires by itself
         }
-        if !inner.lease.fenced.is_cancelled() {
+        if !inner.lease.is_fenced() {
             inner.lease.release(&inner.database).await;
         }
     }
@@ -296,10 +345,15 @@ pub struct License(Arc<Lease>);
 impl License {
     /// Whether the lease is ours, and stays so until the end of this transaction.
     pub(crate) async fn holds(&self, session: &Session) -> Result<bool, Failure> {
-        let sql = "SELECT epoch FROM leases WHERE session = $1 FOR SHARE";
+        let number = self.0.number();
+        if self.0.sharing == Sharing::Shared {
+            let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
+            return Ok(session.first(sql, &[&number]).await?.is_some());
+        }
+        let sql = "SELECT epoch FROM leases WHERE session = $1 AND run IS NULL FOR SHARE";
         let found = session.first(sql, &[&lease::AGENT]).await?;
         let epoch: Option<i64> = found.map(|row| row.try_get(0)).transpose()?;
-        Ok(epoch == Some(self.0.epoch))
+        Ok(epoch == Some(number))
     }
 
     /// Waits for at most one lease's time until it may; a server that restarts is back by then.
@@ -311,7 +365,7 @@ impl License {
         loop {
             match self.0.fresh() {
                 Ok(()) => return Ok(()),
-                Err(why) if self.0.fenced.is_cancelled() || tokio::time::Instant::now() >= until => {
+                Err(why) if self.0.is_fenced() || tokio::time::Instant::now() >= until => {
                     return Err(why);
                 }
                 Err(_) => tokio::time::sleep(WAIT).await, // silent-ok: told at the end of the patience

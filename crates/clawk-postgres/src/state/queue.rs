@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::{Batch, Entry, JournalError, Ticket};
+use clawk_proto::SessionId;
 use tokio::sync::{Notify, oneshot};
 
 use super::erase::Removal;
@@ -17,6 +18,8 @@ pub(super) enum Extra {
     Remove(Removal),
     Head(NewHead),
     Sent(String, Sent),
+    /// A session with its epoch is given up.
+    Release(SessionId, i64),
 }
 
 /// What the writer does.
@@ -198,9 +201,9 @@ impl Queue {
         }
     }
 
-    /// Writing works again.
-    pub(super) fn accept(&self) {
-        self.lock().refusing = None;
+    /// Writing works again; whether it did not.
+    pub(super) fn accept(&self) -> bool {
+        self.lock().refusing.take().is_some()
     }
 
     /// No more work is taken; what waits is still done.

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clawk_kernel::ports::{Batch, JournalError};
+use clawk_proto::SessionId;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::lease::Lease;
 use super::queue::{Extra, Item, Queue, Taken, Work};
-use super::{Counters, append, check, erase, heads};
+use super::{Counters, Sharing, append, check, erase, heads, terms};
 use crate::connect::Session;
 use crate::error::Failure;
 use crate::pool::{Database, Mode};
@@ -33,7 +34,8 @@ pub(super) struct Writer {
 
 /// How a group ended.
 enum End {
-    Written,
+    /// With what became of each piece of work: some may have been left out.
+    Written(Vec<Option<JournalError>>),
     /// The lease is somebody else's.
     Fenced,
     /// Nothing was written.
@@ -49,6 +51,10 @@ struct Mark {
     commits: i64,
     /// Its first event, if it has one.
     event: Option<[u8; 16]>,
+    /// What was left out.
+    out: Vec<Option<JournalError>>,
+    /// The run, and sessions that are its own from now on.
+    taken: (i64, Vec<(SessionId, i64)>),
 }
 
 impl Writer {
@@ -81,8 +87,9 @@ impl Writer {
         let (works, waiting): (Vec<Work>, Vec<_>) =
             items.into_iter().map(|item| (item.work, item.done)).unzip();
         match self.persist(&works).await {
-            Ok(()) => {
-                let batches = works.iter().filter_map(Work::batch);
+            Ok(out) => {
+                let written = works.iter().zip(&out).filter(|(_, out)| out.is_none());
+                let batches = written.filter_map(|(work, _)| work.batch());
                 let entries: usize = batches.map(|batch| batch.entries.len()).sum();
                 let entries = u64::try_from(entries).unwrap_or(u64::MAX);
                 self.counters.commits.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +97,9 @@ impl Writer {
                 if entries > 0 {
                     self.counters.committed.send_modify(|count| *count += entries);
                 }
-                tell(waiting, &Ok(()));
+                for (done, out) in waiting.into_iter().zip(out) {
+                    let _ = done.send(out.map_or(Ok(()), Err)); // silent-ok: nobody waits for it any more
+                }
                 true
             }
             Err(cause) => {
@@ -105,11 +114,11 @@ impl Writer {
     }
 
     /// Writes a group once; while the server is away, for a bounded time.
-    async fn persist(&self, works: &[Work]) -> Result<(), JournalError> {
+    async fn persist(&self, works: &[Work]) -> Result<Vec<Option<JournalError>>, JournalError> {
         let until = Instant::now() + HOLD;
         let mut doubt: Option<Mark> = None;
         loop {
-            if self.lease.fenced.is_cancelled() {
+            if self.lease.is_fenced() {
                 return Err(self.lease.lost());
             }
             let end = match &doubt {
@@ -117,7 +126,7 @@ impl Writer {
                 Some(mark) => self.settle(mark).await,
             };
             let failure = match end {
-                End::Written => return Ok(()),
+                End::Written(out) => return Ok(out),
                 End::Fenced => {
                     self.lease.fence();
                     return Err(self.lease.lost());
@@ -131,7 +140,9 @@ impl Writer {
                     doubt = None;
                     None
                 }
-                End::Refused(failure) if failure.is_away() => Some(failure),
+                End::Refused(failure) if failure.is_away() || matches!(failure, Failure::Conflict(_)) => {
+                    Some(failure)
+                }
                 End::Refused(failure) => return Err(JournalError::Unwritable(failure.text())),
             };
             if Instant::now() >= until {
@@ -158,10 +169,11 @@ impl Writer {
             });
             tx.end(done).await
         };
-        match self.database.within(group).await {
-            Ok(true) => End::Written,
-            Ok(false) => End::Fenced,
-            Err(failure) => match (mark, failure) {
+        let ended = self.database.within(group).await;
+        match (ended, mark) {
+            (Ok(true), Some(mark)) => self.written(mark),
+            (Ok(_), _) => End::Fenced,
+            (Err(failure), mark) => match (mark, failure) {
                 // A server that answered has not committed.
                 (Some(mark), Failure::Unknown(_) | Failure::Late { .. }) => End::Unknown(mark),
                 (_, failure) => End::Refused(failure),
@@ -169,18 +181,34 @@ impl Writer {
         }
     }
 
+    /// It is committed.
+    fn written(&self, mark: Mark) -> End {
+        let (run, sessions) = mark.taken;
+        self.lease.take(run, sessions);
+        End::Written(mark.out)
+    }
+
     /// `None`: the lease is not ours, and nothing is done.
     async fn transaction(&self, session: &Session, works: &[Work]) -> Result<Option<Mark>, Failure> {
-        let Some((last_row, commits)) = self.ours(session).await? else {
+        let number = self.lease.number();
+        let Some((last_row, commits)) = self.ours(session, number).await? else {
             return Ok(None);
         };
-        let batches: Vec<&Batch> = works.iter().filter_map(Work::batch).collect();
+        let mut admitted = terms::Admitted::all(works.len());
+        if self.lease.sharing == Sharing::Shared {
+            admitted = terms::admit(session, &self.lease, number, works).await?;
+        }
+        let written = works.iter().zip(&admitted.out).filter(|(_, out)| out.is_none());
+        let written: Vec<&Work> = written.map(|(work, _)| work).collect();
+        let batches: Vec<&Batch> = written.iter().filter_map(|work| work.batch()).collect();
         let last_row = append::append(session, last_row, &batches).await?;
-        for extra in works.iter().filter_map(Work::extra) {
+        terms::settle(session, &batches).await?;
+        for extra in written.iter().filter_map(|work| work.extra()) {
             match extra {
                 Extra::Remove(removal) => erase::remove(session, removal).await?,
                 Extra::Head(head) => heads::keep(session, head).await?,
                 Extra::Sent(place, sent) => heads::note(session, place, sent).await?,
+                Extra::Release(of, epoch) => terms::release(session, number, *of, *epoch).await?,
             }
         }
         let commits = commits.saturating_add(1);
@@ -190,36 +218,44 @@ impl Writer {
         Ok(Some(Mark {
             commits,
             event: entries.next().map(|entry| entry.event_id.into_bytes()),
+            out: admitted.out,
+            taken: (number, admitted.taken),
         }))
     }
 
-    /// Locks the journal and the lease; its last row and its count of commits, if the lease is ours.
-    async fn ours(&self, session: &Session) -> Result<Option<(i64, i64)>, Failure> {
-        // INVARIANT: nobody takes the lease while this transaction is open, and who took it before is seen.
-        let sql = "SELECT j.last_row, j.commits, l.epoch FROM journal j, leases l WHERE j.id = 1 AND l.session = $1 \
-            FOR UPDATE OF j FOR SHARE OF l";
-        let Some(row) = session.first(sql, &[&super::lease::AGENT]).await? else {
-            return Ok(None);
+    /// Locks the journal and what gives the right to write; its last row and its count of commits, if the right is ours.
+    async fn ours(&self, session: &Session, number: i64) -> Result<Option<(i64, i64)>, Failure> {
+        // INVARIANT: nobody takes over while this transaction is open, and who took over before is seen.
+        let row = match self.lease.sharing {
+            Sharing::Alone => {
+                let sql = "SELECT j.last_row, j.commits FROM journal j, leases l WHERE j.id = 1 AND l.session = $1 AND l.epoch = $2 \
+                    AND l.run IS NULL FOR UPDATE OF j FOR SHARE OF l";
+                session.first(sql, &[&super::lease::AGENT, &number]).await?
+            }
+            Sharing::Shared => {
+                let sql = "SELECT j.last_row, j.commits FROM journal j, runs r WHERE j.id = 1 AND r.run = $1 AND NOT r.gone \
+                    FOR UPDATE OF j FOR SHARE OF r";
+                session.first(sql, &[&number]).await?
+            }
         };
-        if row.try_get::<_, i64>(2)? != self.lease.epoch {
-            return Ok(None);
-        }
-        Ok(Some((row.try_get(0)?, row.try_get(1)?)))
+        row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
     /// Whether a group whose commit was not answered is there. The lock waits for a transaction that still ends.
     async fn settle(&self, mark: &Mark) -> End {
         let look = self.database.write(async |session| {
-            let ours = self.ours(session).await?;
+            let ours = self.ours(session, self.lease.number()).await?;
             let Some(event) = &mark.event else {
-                return Ok(ours.is_some_and(|(_, commits)| commits >= mark.commits));
+                // Other hosts count up, too; what has no event may be done again.
+                let counts = self.lease.sharing == Sharing::Alone;
+                return Ok(counts && ours.is_some_and(|(_, commits)| commits >= mark.commits));
             };
             let sql = "SELECT EXISTS (SELECT 1 FROM events WHERE event_id = $1 AND row > \
                 (SELECT last_row FROM journal WHERE id = 1) - 100000)";
             session.value::<bool>(sql, &[&event.as_slice()]).await
         });
         match look.await {
-            Ok(true) => End::Written,
+            Ok(true) => self.written(mark.clone()),
             Ok(false) => End::Refused(Failure::Conflict("the journal".to_owned())),
             Err(failure) => End::Refused(failure),
         }
@@ -227,11 +263,11 @@ impl Writer {
 
     /// Looks whether the server takes writes again; a lease that is lost stays lost.
     async fn probe(&self) -> bool {
-        if self.lease.fenced.is_cancelled() {
+        if self.lease.is_fenced() {
             return false;
         }
         let ours = self.database.write(async |session| {
-            let ours = self.ours(session).await?;
+            let ours = self.ours(session, self.lease.number()).await?;
             if let Some((_, commits)) = ours {
                 let sql = "UPDATE journal SET commits = $1 WHERE id = 1";
                 session.run(sql, &[&commits.saturating_add(1)]).await?;
@@ -241,8 +277,9 @@ impl Writer {
         match ours.await {
             Ok(true) => {
                 tracing::info!("the journal can be written again");
-                self.queue.accept();
-                self.counters.outages.send_modify(|count| *count += 1);
+                if self.queue.accept() {
+                    self.counters.outages.send_modify(|count| *count += 1);
+                }
                 true
             }
             Ok(false) => {

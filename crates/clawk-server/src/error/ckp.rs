@@ -104,11 +104,19 @@ fn of_journal(error: &JournalError) -> (ErrorCode, Value) {
     let (code, reason) = match error {
         JournalError::Fenced { .. } => (ErrorCode::Internal, "session_moved"),
         JournalError::Away(_) => (ErrorCode::MemoryBackend, "state_unavailable"),
+        JournalError::Unmet(_) => (ErrorCode::Internal, "in_progress_elsewhere"),
         JournalError::Full { .. } | JournalError::Unwritable(_) | JournalError::Unreadable(_) => {
             (ErrorCode::Internal, "journal")
         }
     };
     (code, json!({"reason": reason}))
+}
+
+/// The agent's state was away, or is: it is started anew, and the same request then gets its answer.
+pub(crate) fn state_unavailable() -> RpcError {
+    let error = JournalError::Away("the agent begins anew on what is recorded".to_owned());
+    let (code, data) = of_journal(&error);
+    sentence(code, &error.to_string()).with(data)
 }
 
 /// How a question ended that did not end in a run.

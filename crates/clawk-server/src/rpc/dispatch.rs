@@ -96,6 +96,11 @@ impl Connection {
 
     #[expect(clippy::too_many_lines, reason = "one arm for each method, read side by side")]
     async fn request(&mut self, name: &str, ask: Ask<'_>) {
+        if let Phase::Running(run) = &self.phase
+            && run.kernel.goes_on()
+        {
+            Box::pin(self.go_on()).await;
+        }
         if self.rights.orders() && name.starts_with(orders::PREFIX) {
             return self.order(name, ask).await;
         }

@@ -22,6 +22,9 @@ pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method
             )),
         },
         Phase::Stopped(_) => stopped(method, name),
+        Phase::Running(run) if run.kernel.goes_on() && method != Some(Method::Status) => {
+            Err(error::state_unavailable())
+        }
         // Somebody who may has ended the agent under this connection.
         Phase::Running(run) if run.kernel.status().state == LifecycleState::Stopped => stopped(method, name),
         Phase::Running(run) => {

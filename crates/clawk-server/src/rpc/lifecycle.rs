@@ -22,6 +22,8 @@ const MAX_DRAIN_MS: u64 = 24 * 60 * 60 * 1000;
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long a client whose input has ended may wait for its answers, milliseconds; they are kept under their request ids.
 const LINGER_MS: u64 = 5_000;
+/// How long a request waits for the run in which its client goes on.
+const NEXT_RUN: Duration = Duration::from_secs(2);
 /// What is kept of a client's name.
 const CLIENT_CHARS: usize = 128;
 
@@ -90,6 +92,49 @@ impl Connection {
             client,
             owed: asked.takes_reports.then(Arc::default),
         })
+    }
+
+    /// The agent was started anew under this connection, by no client's word: its client goes on in the new run, with a session of its
+    /// own there. Where the new run is not there yet, nothing changes.
+    pub(super) async fn go_on(&mut self) {
+        let Phase::Running(run) = &self.phase else { return };
+        let before = Arc::clone(run);
+        let until = tokio::time::Instant::now() + NEXT_RUN;
+        let kernel = loop {
+            match self.host.current().get() {
+                Some(kernel) if kernel.status().state == LifecycleState::Ready => break kernel,
+                Some(_) | None if tokio::time::Instant::now() >= until => return,
+                Some(_) | None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        let door = Door::Rpc {
+            client: before.client.clone(),
+            role: self.rights.role(),
+        };
+        let session = match kernel.open(door).await {
+            Ok(session) => session,
+            Err(error) => {
+                tracing::warn!(%error, "a client can't go on in the next run yet");
+                return;
+            }
+        };
+        let notify_questions = self
+            .pulse
+            .borrow()
+            .as_ref()
+            .is_some_and(|pulse| pulse.notify_questions);
+        let run = Run {
+            kernel,
+            session,
+            client: before.client.clone(),
+            owed: before.owed.clone(),
+        };
+        self.pulse.send_replace(Some(Pulse {
+            kernel: run.kernel.clone(),
+            notify_questions,
+            owed: run.owed.clone(),
+        }));
+        self.phase = Phase::Running(Arc::new(run));
     }
 
     /// `claw.shutdown` (CKP §9.3.1): drains, then answers; the connection stays for `claw.status` and a new `claw.initialize`.

@@ -27,6 +27,9 @@ use doors::{Doors, open};
 const DRAIN_MS: u64 = 5_000;
 const STDIO_DRAIN_MS: u64 = 30_000;
 
+/// How often a host looks whether it is the one of several that has the channels.
+const LEAD: std::time::Duration = std::time::Duration::from_millis(500);
+
 /// Flags of `clawk serve`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -199,6 +202,8 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
             }
         };
         let mut kept = pin!(kept);
+        let mut looks = tokio::time::interval(LEAD);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut serving = pin!(standard(args, &host, source.launched(), cancel.clone()));
         loop {
             tokio::select! {
@@ -206,6 +211,11 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
                 () = &mut kept, if !taken => {
                     taken = true;
                     cancel.cancel();
+                }
+                _ = looks.tick() => {
+                    if let Some(launched) = source.launched() {
+                        doors.lead(args, launched, &host).await;
+                    }
                 }
                 () = host.stopping(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(()) = hangups.recv() => {

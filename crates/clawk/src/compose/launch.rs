@@ -290,6 +290,9 @@ impl AgentFactory for Launched {
     fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             let Next { blueprint, ask } = self.next();
+            kept::begin(&self.state)
+                .await
+                .map_err(|error| InitFailure::Start(StartError::Unserved(vec![format!("{error:#}")])))?;
             let mut parts = blueprint.parts(&self.state, ask)?;
             parts.options.reach_providers = self.reach_providers;
             let (peers, key) = &self.elsewhere;

@@ -25,14 +25,25 @@ pub(crate) use clawk_store::{Reader, StateDir};
 #[cfg(feature = "postgres")]
 pub(crate) use super::postgres::{Reader, StateDir};
 
-/// Serves what a server keeps. `waits`: another host's end is waited for.
+/// What happens where other hosts serve the same state on a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// It is refused.
+    Refused,
+    /// This host waits until they have ended.
+    Waits,
+    /// All serve at the same time.
+    Shares,
+}
+
+/// Serves what a server keeps.
 ///
 /// # Errors
-/// Another host serves it, it is broken, or the server is away.
+/// Another host has it alone, it is broken, or the server is away.
 #[cfg(feature = "postgres")]
-pub(crate) async fn serve(dir: &Path, server: &Server, agent: &str, waits: bool) -> Result<StateDir> {
+pub(crate) async fn serve(dir: &Path, server: &Server, agent: &str, beside: Beside) -> Result<StateDir> {
     let (dir, server, agent) = (dir.to_owned(), server.clone(), agent.to_owned());
-    let opened = tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, &agent, waits));
+    let opened = tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, &agent, beside));
     Ok(opened.await??)
 }
 
@@ -40,6 +51,31 @@ pub(crate) async fn serve(dir: &Path, server: &Server, agent: &str, waits: bool)
 #[cfg(feature = "postgres")]
 pub(crate) fn around(parts: Parts, state: &StateDir) -> Parts {
     super::postgres::around(parts, state)
+}
+
+/// Called before each start of the agent.
+///
+/// # Errors
+/// The server is away, or another host has the agent alone.
+#[cfg(feature = "postgres")]
+pub(crate) async fn begin(state: &StateDir) -> Result<()> {
+    Ok(state.begin().await?)
+}
+
+/// Whether hosts share it, and whether this host does what one of them alone may do.
+#[cfg(feature = "postgres")]
+pub(crate) fn sharing(state: &StateDir) -> Sharing {
+    Sharing {
+        shared: state.is_shared(),
+        leads: state.leads(),
+    }
+}
+
+/// See [`sharing`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    pub(crate) shared: bool,
+    pub(crate) leads: bool,
 }
 
 /// Ends when this host may not go on serving its state.
@@ -56,9 +92,9 @@ pub(crate) fn is_fenced(state: &StateDir) -> bool {
 
 #[cfg(not(feature = "postgres"))]
 mod left_out {
-    use super::{Host, Parts, Path, Result, Server, StateDir};
+    use super::{Beside, Host, Parts, Path, Result, Server, Sharing, StateDir};
 
-    pub(crate) async fn serve(_dir: &Path, _server: &Server, _agent: &str, _waits: bool) -> Result<StateDir> {
+    pub(crate) async fn serve(_dir: &Path, _server: &Server, _agent: &str, _beside: Beside) -> Result<StateDir> {
         anyhow::bail!(
             "the state lies on PostgreSQL, and this build of clawk leaves that out: build with `cargo build --release --features \
              postgres`, or use a shipped build (`cargo xtask dist`)"
@@ -67,6 +103,17 @@ mod left_out {
 
     pub(crate) fn around(parts: Parts, _state: &StateDir) -> Parts {
         parts
+    }
+
+    pub(crate) async fn begin(_state: &StateDir) -> Result<()> {
+        Ok(())
+    }
+
+    pub(crate) const fn sharing(_state: &StateDir) -> Sharing {
+        Sharing {
+            shared: false,
+            leads: true,
+        }
     }
 
     pub(crate) async fn served(_state: &StateDir, _host: &Host) {
@@ -78,7 +125,7 @@ mod left_out {
     }
 }
 #[cfg(not(feature = "postgres"))]
-pub(crate) use left_out::{around, is_fenced, serve, served};
+pub(crate) use left_out::{around, begin, is_fenced, serve, served, sharing};
 
 /// What `clawk state info` prints.
 #[derive(Debug, Serialize)]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clawk_channels::Channels;
 use clawk_egress::Url;
+use clawk_kernel::Kernel;
+use clawk_proto::method::LifecycleState;
 use clawk_server::Host;
 use clawk_server::folder::{Folder, FolderOptions};
 use clawk_server::http::{Http, Keys};
@@ -21,6 +23,7 @@ use crate::compose::{self, Blueprint, Launched};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::config::QueueDoor;
 use crate::out;
+use crate::state::kept;
 
 /// How long clients may take to go once the agent has ended.
 const DOORS_END: Duration = Duration::from_secs(15);
@@ -35,6 +38,8 @@ pub(super) struct Doors {
     keys: Option<Keys>,
     /// The manifest's channels.
     channels: Option<Channels>,
+    /// The run of the agent that they serve, where several hosts share it.
+    connected: Option<Kernel>,
     /// Nothing new is taken.
     closing: CancellationToken,
     /// The control socket's clients are let go.
@@ -186,6 +191,31 @@ impl Doors {
         replaced
     }
 
+    /// Connects the channels once this host leads, and again for each run of the agent; closes them when another host leads.
+    pub(super) async fn lead(&mut self, args: &Args, launched: &Launched, host: &Host) {
+        let sharing = kept::sharing(launched.state());
+        if !sharing.shared || args.manifest.is_none() || !launched.blueprint().has_channels() {
+            return;
+        }
+        let running = host.current().get();
+        let running = running.filter(|kernel| kernel.status().state == LifecycleState::Ready);
+        let same = match (&self.connected, &running) {
+            (Some(before), Some(now)) => before.is_same(now),
+            (_, _) => false,
+        };
+        if let Some(channels) = self.channels.take_if(|_| !(sharing.leads && same)) {
+            channels.close().await;
+            host.set_channels(None);
+        }
+        if self.channels.is_some() || !sharing.leads || running.is_none() {
+            return;
+        }
+        match connect(args, launched, host).await {
+            Ok(channels) => (self.channels, self.connected) = (channels, running),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "the channels can't be connected yet"),
+        }
+    }
+
     /// Ends the agent, then lets the clients go: each gets the answers that the agent still had for it.
     pub(super) async fn close(self, host: &Host) {
         self.closing.cancel();
@@ -230,6 +260,10 @@ async fn connect(args: &Args, launched: &Launched, host: &Host) -> Result<Option
         return Ok(None);
     }
     let kernel = match host.start(None).await {
+        // Of several hosts one has the channels: see [`Doors::lead`].
+        Ok(_) if kept::sharing(launched.state()).shared && !kept::sharing(launched.state()).leads => {
+            return Ok(None);
+        }
         Ok(kernel) => kernel,
         Err(error) if args.launched() && args.listen.is_none() => {
             tracing::warn!(%error, "the channels are not connected: the agent does not start");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Journal, JournalError, Memory};
 use clawk_kernel::time::{Clock, Timestamp};
-use clawk_postgres::{PgMemory, PgReader, PgState, PgStateError, Serving};
+use clawk_postgres::{PgMemory, PgReader, PgState, PgStateError, Serving, Sharing};
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
 use clawk_recall::seal::Vault;
@@ -20,6 +20,7 @@ use clawk_trace::Report;
 use clawk_trace::checkpoint::{PublicKey, Signer};
 
 use super::{open_database, reader, server, wait};
+use crate::state::kept::Beside;
 use crate::state::server::Server;
 
 /// An open state. Clones share it.
@@ -72,7 +73,7 @@ impl StateDir {
             None => clawk_store::StateDir::open(path, options).map(Self::Sqlite),
             Some(server) => {
                 let agent = agent_of(&server)?;
-                serve(path, &server, &agent, false)
+                serve(path, &server, &agent, Beside::Refused)
             }
         }
     }
@@ -111,6 +112,30 @@ impl StateDir {
         match self {
             Self::Sqlite(_) => false,
             Self::Postgres(remote) => remote.state.fenced().is_cancelled(),
+        }
+    }
+
+    /// Called before each start of the agent.
+    pub(crate) async fn begin(&self) -> Result<(), PgStateError> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(remote) => remote.state.begin().await,
+        }
+    }
+
+    /// Other hosts serve it at the same time.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::Sqlite(_) => false,
+            Self::Postgres(remote) => remote.state.is_shared(),
+        }
+    }
+
+    /// This host does what one host alone may do.
+    pub(crate) fn leads(&self) -> bool {
+        match self {
+            Self::Sqlite(_) => true,
+            Self::Postgres(remote) => remote.state.leads(),
         }
     }
 
@@ -165,6 +190,8 @@ impl StateDir {
     pub(crate) async fn seal(&self, signer: &Signer, at: Timestamp) -> Result<Option<Head>, JournalError> {
         match self {
             Self::Sqlite(state) => state.seal(signer, at).await,
+            // Of several hosts, one signs.
+            Self::Postgres(remote) if !remote.state.leads() => Ok(None),
             Self::Postgres(remote) => super::heads::seal(remote, signer, at).await,
         }
     }
@@ -342,15 +369,25 @@ fn agent_of(server: &Server) -> Result<String, StateError> {
         .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))
 }
 
-/// Takes the directory and the lease. `waits`: another host's lease is waited for, for ever.
-pub(crate) fn serve(path: &Path, server: &Server, agent: &str, waits: bool) -> Result<StateDir, StateError> {
-    let patience = if waits { None } else { Some(Duration::ZERO) };
+/// Takes the directory and the lease, or joins the hosts that share the agent.
+pub(crate) fn serve(
+    path: &Path,
+    server: &Server,
+    agent: &str,
+    beside: Beside,
+) -> Result<StateDir, StateError> {
+    let (patience, sharing) = match beside {
+        Beside::Refused => (Some(Duration::ZERO), Sharing::Alone),
+        Beside::Waits => (None, Sharing::Alone),
+        Beside::Shares => (None, Sharing::Shared),
+    };
     let lock = take_lock(path)?;
     let database = open_database(server, false)?;
     let pid = std::process::id();
     let host = server.host.clone().unwrap_or_else(|| made_up(path));
     let serving = Serving {
         lease: Duration::from_millis(server.lease_ms),
+        sharing,
         ..Serving::new(agent, &host, pid)
     };
     let holder = |host: String| StateError::Locked {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clawk_kernel::Parts;
 use clawk_kernel::call::Permit;
@@ -20,6 +21,9 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::StateDir;
+
+/// How soon a start that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Puts the question before the parts that act.
 pub(crate) fn around(mut parts: Parts, state: &StateDir) -> Parts {
@@ -40,27 +44,40 @@ pub(crate) fn around(mut parts: Parts, state: &StateDir) -> Parts {
     parts
 }
 
-/// Ends when this host may not go on: another one has taken the agent. When the server was gone for a while, the agent begins anew on
-/// what is recorded, so that turns which were cut off go on.
+/// Ends when this host may not go on: another one has the whole agent. When the server was gone for a while, or other hosts have taken
+/// over from one of several, the agent begins anew on what is recorded, and its clients go on.
 pub(crate) async fn served(state: &StateDir, host: &Host) {
     let StateDir::Postgres(remote) = state else {
         return std::future::pending().await;
     };
-    let (fenced, mut outages) = (remote.state.fenced(), remote.state.outages());
+    let mut outages = remote.state.outages();
     loop {
-        tokio::select! {
-            () = fenced.cancelled() => return,
+        let fenced = remote.state.fenced();
+        let reason = tokio::select! {
+            () = fenced.cancelled() => {
+                if !remote.state.is_shared() {
+                    return;
+                }
+                "session_moved"
+            }
             changed = outages.changed() => {
                 if changed.is_err() {
                     return std::future::pending().await;
                 }
-                tracing::warn!("the state is there again; the agent begins anew on what is recorded");
-                host.end("state_unavailable", 0).await;
-                if let Err(error) = host.start(None).await {
-                    tracing::error!(%error, "the agent did not start again");
-                    return;
-                }
+                "state_unavailable"
             }
+        };
+        tracing::warn!(reason, "the agent begins anew on what is recorded");
+        while let Err(error) = host.renew(reason).await {
+            tracing::error!(%error, "the agent did not start again; it is tried again");
+            tokio::time::sleep(AGAIN).await;
+            if !remote.state.is_shared() && remote.state.fenced().is_cancelled() {
+                return;
+            }
+        }
+        if remote.state.fenced().is_cancelled() {
+            // Nothing ran here that could begin anew; the first start joins the others.
+            tokio::time::sleep(AGAIN).await;
         }
     }
 }

@@ -1,0 +1,143 @@
+//! Several hosts of one agent (R48): each runs the whole kernel on the one journal, works on the sessions that it holds, follows what
+//! the others append, and takes up what a lost one left. Where one host has the agent, none of this is there.
+
+mod follow;
+mod hand;
+mod orders;
+mod takeover;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_proto::{MessageId, RequestId, SessionId};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::agent::Agent;
+use crate::error::KernelError;
+use crate::notice::Question;
+use crate::ports::{Holder, Journal, JournalError, Shared};
+use crate::session::Sessions;
+
+pub(crate) use hand::{hand_over, is_elsewhere, pause, waited, waiting};
+pub(crate) use orders::reply;
+
+/// How often a host looks for what others have appended and ordered.
+const TICK: Duration = Duration::from_millis(150);
+/// How often it looks for lost hosts and for work that nobody holds.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long a session that was taken over is held when nothing is to be done in it.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// What this host knows of the others.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    pub(crate) shared: Arc<dyn Shared>,
+    /// The journal is followed up to this row.
+    row: tokio::sync::Mutex<u64>,
+    /// Questions of sessions that other hosts hold.
+    asked: Mutex<BTreeMap<RequestId, Question>>,
+    /// Who waits here for the end of a turn that may run elsewhere.
+    waits: Mutex<HashMap<MessageId, Arc<Notify>>>,
+    /// Orders that are being obeyed.
+    obeying: Mutex<HashSet<Uuid>>,
+    /// Sessions that were taken over, and when.
+    taken: Mutex<Vec<(SessionId, Instant)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hosts {
+    /// None where one host has the whole agent.
+    pub(crate) fn of(journal: &dyn Journal) -> Option<Arc<Self>> {
+        journal.shared().map(|shared| {
+            Arc::new(Self {
+                shared,
+                row: tokio::sync::Mutex::default(),
+                asked: Mutex::default(),
+                waits: Mutex::default(),
+                obeying: Mutex::default(),
+                taken: Mutex::default(),
+            })
+        })
+    }
+
+    /// Questions that wait on other hosts.
+    pub(crate) fn pending(&self, now: crate::time::Timestamp) -> Vec<Question> {
+        let asked = lock(&self.asked);
+        let open = asked.values().filter(|question| question.expires_at > now);
+        open.cloned().collect()
+    }
+
+    /// The steps of a plan that wait on other hosts.
+    pub(crate) fn steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
+        let asked = lock(&self.asked);
+        let of_plan = asked.values().filter_map(|question| {
+            let step = question.step.as_ref().filter(|step| step.plan == *plan)?;
+            Some((step.number, question.request_id.clone()))
+        });
+        of_plan.collect()
+    }
+
+    /// From now on the journal is followed behind this row, and these questions wait elsewhere.
+    pub(crate) async fn begin(&self, row: u64, asked: Vec<Question>) {
+        *self.row.lock().await = row;
+        let asked = asked
+            .into_iter()
+            .map(|question| (question.request_id.clone(), question));
+        lock(&self.asked).extend(asked);
+    }
+}
+
+/// Follows the others and takes up what they leave, until the agent ends.
+pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+    let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
+    agent.life.tracker.spawn(async move {
+        tokio::select! {
+            () = orders::listen(&own, &known) => {}
+            () = own.life.stop.cancelled() => {}
+        }
+    });
+    let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
+    agent.life.tracker.spawn(async move {
+        tokio::select! {
+            () = takeover::look(&own, &known) => {}
+            () = own.life.closing.cancelled() => {}
+        }
+    });
+}
+
+/// A host that others have taken over from says so, whatever it was about to say.
+pub(crate) fn lost(sessions: &Sessions) -> Option<KernelError> {
+    let hosts = sessions.calls.hosts.as_ref()?;
+    hosts.shared.is_lost().then(|| {
+        KernelError::from(JournalError::Fenced {
+            host: hosts.shared.host().to_owned(),
+        })
+    })
+}
+
+/// Takes the session for this host.
+///
+/// # Errors
+/// Another host holds it.
+pub(crate) async fn hold(sessions: &Sessions, session: SessionId) -> Result<(), KernelError> {
+    let Some(hosts) = &sessions.calls.hosts else {
+        return Ok(());
+    };
+    match hosts.shared.hold(session).await? {
+        Holder::Here => Ok(()),
+        Holder::There(host) => Err(JournalError::Fenced { host }.into()),
+    }
+}
+
+/// The session is over, or has left memory: another host may take it.
+pub(crate) fn release(sessions: &Sessions, session: SessionId) {
+    if let Some(hosts) = &sessions.calls.hosts {
+        hosts.shared.release(session);
+    }
+}

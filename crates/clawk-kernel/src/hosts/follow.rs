@@ -1,0 +1,126 @@
+//! What other hosts append, folded into what this one has in memory. It is folded again from the row of the start on, so every step
+//! may be taken twice.
+
+use clawk_proto::{MessageId, RequestId};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::{Hosts, lock};
+use crate::agent::Agent;
+use crate::call;
+use crate::carp;
+use crate::event::kind;
+use crate::ports::{JournalError, Recorded, Scan};
+use crate::stop;
+
+/// What is followed.
+const FOLLOWED: &[&str] = &[
+    kind::STOP_ENGAGED,
+    kind::STOP_LIFTED,
+    kind::APPROVAL_REQUESTED,
+    kind::APPROVAL_ANSWERED,
+    kind::APPROVAL_VOIDED,
+    kind::APPROVAL_GRANTED,
+    kind::APPROVAL_REVOKED,
+    kind::MESSAGE_ANSWERED,
+    kind::MESSAGE_DEAD,
+    kind::SESSION_ENDED,
+    kind::CARP_SESSION,
+    kind::CARP_ISSUED,
+    kind::CARP_CHARGED,
+    kind::ATLAS_LOADED,
+    kind::ATLAS_REMOVED,
+];
+/// Events read at a time.
+const PAGE: usize = 1000;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Fields {
+    message_id: Option<Uuid>,
+    request_id: Option<String>,
+}
+
+/// Reads on up to this row, at least.
+pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Result<(), JournalError> {
+    let mut row = hosts.row.lock().await;
+    if *row >= last_row {
+        return Ok(());
+    }
+    loop {
+        let scan = Scan {
+            kinds: FOLLOWED,
+            after_row: *row,
+            limit: PAGE,
+            with_content: true,
+            ..Scan::default()
+        };
+        let page = agent.scribe.journal().scan(scan).await?;
+        for event in &page {
+            see(agent, hosts, event);
+            *row = event.row;
+        }
+        if page.len() < PAGE {
+            break;
+        }
+    }
+    // What came behind it since is read next time.
+    *row = (*row).max(last_row);
+    Ok(())
+}
+
+/// What another host did about Atlases. Where one that governs there can't be loaded here, nothing runs here any more.
+fn govern(agent: &Agent, event: &Recorded) {
+    if let Err(error) = carp::follow(&agent.calls.carp, event) {
+        tracing::error!(%error, "an Atlas of another host can't be loaded: this host is frozen until it is started again");
+        stop::freeze(&agent.calls.brake, "an Atlas of another host can't be loaded here", event.at);
+    }
+}
+
+fn see(agent: &Agent, hosts: &Hosts, event: &Recorded) {
+    let calls = &agent.calls;
+    // This host did it, or holds the session and knows better.
+    let own = event.session == agent.life.root.session || hosts.shared.holds(event.session);
+    // silent-ok: a payload of ours always reads; a foreign one changes nothing
+    let fields: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+    match event.kind.as_str() {
+        kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
+            let waiting = fields
+                .message_id
+                .and_then(|id| lock(&hosts.waits).remove(&MessageId(id)));
+            if let Some(waiting) = waiting {
+                waiting.notify_waiters();
+            }
+            if !own {
+                agent.outbox.wake();
+            }
+        }
+        kind::APPROVAL_ANSWERED | kind::APPROVAL_VOIDED => {
+            // silent-ok: ids of ours are UUIDs
+            let id = fields.request_id.and_then(|id| RequestId::parse(&id).ok());
+            if let Some(id) = id {
+                lock(&hosts.asked).remove(&id);
+            }
+        }
+        _ if own => {}
+        kind::STOP_ENGAGED | kind::STOP_LIFTED => stop::follow(&calls.brake, event),
+        kind::APPROVAL_GRANTED | kind::APPROVAL_REVOKED => call::follow_standing(calls, event),
+        kind::CARP_SESSION
+        | kind::CARP_ISSUED
+        | kind::CARP_CHARGED
+        | kind::ATLAS_LOADED
+        | kind::ATLAS_REMOVED => govern(agent, event),
+        kind::SESSION_ENDED => {
+            govern(agent, event);
+            calls.desk.forget(event.session);
+            lock(&hosts.asked).retain(|_, question| question.session != event.session);
+        }
+        kind::APPROVAL_REQUESTED => {
+            if let Some(question) = call::question_of(event, calls.scribe.now()) {
+                lock(&hosts.asked).insert(question.request_id.clone(), question.clone());
+                calls.desk.announce(question);
+            }
+        }
+        _ => {}
+    }
+}

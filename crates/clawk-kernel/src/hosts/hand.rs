@@ -1,0 +1,236 @@
+//! Handing a message to the host that holds its session, and waiting here for its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clawk_proto::{MessageId, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::orders::Wish;
+use super::{Hosts, lock, lost};
+use crate::attach::{Attached, Incoming};
+use crate::conversation::{self, Which};
+use crate::door::{Came, Door, Origin};
+use crate::error::KernelError;
+use crate::ports::{Holder, JournalError, Order, ToolOffer};
+use crate::session::{self, Sessions};
+
+/// How long a message waits for a host that takes it. It may be taken later all the same: the same request is told its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often its outcome is looked for.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How often the record is looked at, beside what is followed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A message on its way to the host that holds its session.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Handed {
+    message: MessageId,
+    came: Value,
+    remembered_days: u32,
+    tools: Vec<ToolOffer>,
+    text: String,
+    images: Vec<Picture>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Picture {
+    mime_type: String,
+    name: Option<String>,
+    /// Base64.
+    data: String,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Outcome {
+    Taken,
+    Refused(String),
+    Full(String),
+    Failed(String),
+}
+
+/// Whether another host holds the session; else this one does from now on.
+///
+/// # Errors
+/// The database is away.
+pub(crate) async fn is_elsewhere(sessions: &Sessions, session: SessionId) -> Result<bool, KernelError> {
+    let Some(hosts) = &sessions.calls.hosts else {
+        return Ok(false);
+    };
+    Ok(matches!(hosts.shared.hold(session).await?, Holder::There(_)))
+}
+
+/// Gives a message to whoever holds the session. When this returns `Ok`, it is durable in the session's chain.
+///
+/// # Errors
+/// It was refused there, or no host took it in time.
+pub(crate) async fn hand_over(
+    sessions: &Sessions,
+    (session, message): (SessionId, MessageId),
+    origin: &Origin,
+    said: &Incoming,
+) -> Result<(), KernelError> {
+    let Some(hosts) = &sessions.calls.hosts else {
+        return Err(KernelError::NotReady(sessions.life.state()));
+    };
+    let wish = Wish::Message(Box::new(Handed::of(message, origin, said)));
+    let order = Order {
+        id: message.0,
+        session,
+        wish: crate::event::canonical(&wish),
+    };
+    hosts.shared.order(order).await?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(outcome) = hosts.shared.outcome(message.0).await? {
+            // silent-ok: an outcome that can't be read is none
+            let outcome = serde_json::from_slice(&outcome).unwrap_or_else(|_| Outcome::Failed("?".to_owned()));
+            return told(outcome);
+        }
+        // Somebody else who asked the same was told.
+        if sessions.scribe.journal().message(message).await?.is_some() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let why = format!("no host has taken the message in {} s", PATIENCE.as_secs());
+            return Err(JournalError::Away(why).into());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            () = sessions.life.stop.cancelled() => {
+                return Err(lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
+            }
+        }
+    }
+}
+
+fn told(outcome: Outcome) -> Result<(), KernelError> {
+    match outcome {
+        Outcome::Taken => Ok(()),
+        Outcome::Refused(reason) => Err(KernelError::Refused(reason)),
+        Outcome::Full(reason) => Err(KernelError::Full(reason)),
+        Outcome::Failed(reason) => Err(JournalError::Away(reason).into()),
+    }
+}
+
+/// Takes a message in that another host was given. The same one again is taken once. `None`: whoever holds the session next takes it.
+pub(super) async fn hand_in(
+    sessions: &Arc<Sessions>,
+    session: SessionId,
+    handed: Handed,
+) -> Option<Vec<u8>> {
+    let outcome = match take(sessions, session, handed).await {
+        Ok(()) => Outcome::Taken,
+        Err(KernelError::Refused(reason)) => Outcome::Refused(reason),
+        Err(KernelError::Full(reason)) => Outcome::Full(reason),
+        Err(KernelError::Journal(_) | KernelError::NotReady(_)) => return None,
+        Err(error) => Outcome::Failed(error.to_string()),
+    };
+    Some(crate::event::canonical(&outcome))
+}
+
+async fn take(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> Result<(), KernelError> {
+    let Handed {
+        message,
+        came,
+        remembered_days,
+        tools,
+        text,
+        images,
+    } = handed;
+    // silent-ok: what can't be read comes in with the least role
+    let came: Came = serde_json::from_value(came).unwrap_or_default();
+    let origin = Origin {
+        remembered_days,
+        tools,
+        ..Origin::recorded(came)
+    };
+    let state = conversation::open(sessions, &origin.door, Which::Named(session)).await?;
+    let _order = state.arriving.lock().await;
+    if sessions.scribe.journal().message(message).await?.is_some() {
+        return Ok(());
+    }
+    let images = images.into_iter().map(Picture::read).collect::<Result<_, _>>()?;
+    session::accept_as(sessions, &state, message, origin, Incoming { text, images }).await?;
+    Ok(())
+}
+
+/// Who waits for the end of this message's turn.
+pub(crate) fn waiting(hosts: &Hosts, message: MessageId) -> Arc<Notify> {
+    Arc::clone(lock(&hosts.waits).entry(message).or_default())
+}
+
+/// Nobody waits for it here any more.
+pub(crate) fn waited(hosts: &Hosts, message: MessageId) {
+    lock(&hosts.waits).remove(&message);
+}
+
+/// Waits until the turn may have ended: the record says whether it has.
+///
+/// # Errors
+/// The agent ends here first.
+pub(crate) async fn pause(sessions: &Sessions, ended: impl Future<Output = ()>) -> Result<(), KernelError> {
+    tokio::select! {
+        () = ended => Ok(()),
+        () = tokio::time::sleep(LOOK) => Ok(()),
+        () = sessions.life.stop.cancelled() => {
+            Err(lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())))
+        }
+    }
+}
+
+impl Handed {
+    fn of(message: MessageId, origin: &Origin, said: &Incoming) -> Self {
+        let images = said.images.iter().map(|image| Picture {
+            mime_type: image.mime_type.clone(),
+            name: image.name.clone(),
+            data: STANDARD.encode(&image.data),
+        });
+        Self {
+            message,
+            came: came(origin),
+            remembered_days: origin.remembered_days,
+            tools: origin.tools.clone(),
+            text: said.text.clone(),
+            images: images.collect(),
+        }
+    }
+}
+
+/// What [`Origin::recorded`] reads.
+fn came(origin: &Origin) -> Value {
+    let (channel, conversation, direct) = match &origin.door {
+        Door::Channel {
+            channel,
+            conversation,
+            direct,
+            ..
+        } => (Some(channel), Some(conversation), Some(direct)),
+        Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => (None, None, None),
+    };
+    json!({
+        "channel": channel, "conversation": conversation, "direct": direct, "door": origin.door.name(),
+        "platform_ids": origin.platform_ids, "role": origin.role.as_str(), "sender": origin.door.sender(),
+        "task_id": origin.task_id(),
+    })
+}
+
+impl Picture {
+    fn read(self) -> Result<Attached, KernelError> {
+        let data = STANDARD
+            .decode(&self.data)
+            .map_err(|error| KernelError::Refused(format!("a picture can't be read: {error}")))?;
+        Ok(Attached {
+            mime_type: self.mime_type,
+            name: self.name,
+            data,
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! What one host asks of the one that holds a session: to take a message, or an answer to a question.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_manifest::model::Role;
+use clawk_proto::RequestId;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::hand::{self, Handed};
+use super::{Hosts, TICK, follow, lock};
+use crate::agent::Agent;
+use crate::call::{self, Breadth, Calls, Reception, Reply};
+use crate::event::canonical;
+use crate::notice::Answer;
+use crate::ports::{JournalError, Order};
+use crate::roles::Person;
+use crate::sheet::Seen;
+
+/// How long an answer waits for the host whose call asks.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How often its outcome is looked for.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What is wished for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "wish", rename_all = "kebab-case")]
+pub(super) enum Wish {
+    Message(Box<Handed>),
+    Reply(Box<Answered>),
+}
+
+/// A person's answer on its way to the call that asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Answered {
+    id: String,
+    answer: Answer,
+    breadth: Breadth,
+    channel: String,
+    name: String,
+    role: String,
+    reason: Option<String>,
+    seen: Seen,
+}
+
+/// Follows the journal and obeys orders, until the agent ends or others have taken over.
+pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+    while !hosts.shared.is_lost() {
+        if let Err(error) = once(agent, hosts).await {
+            tracing::debug!(%error, "what other hosts do can't be seen");
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> Result<(), JournalError> {
+    let news = hosts.shared.news().await?;
+    follow::follow(agent, hosts, news.last_row).await?;
+    for order in news.orders {
+        if lock(&hosts.obeying).insert(order.id) {
+            let (agent, hosts) = (Arc::clone(agent), Arc::clone(hosts));
+            let tracker = agent.life.tracker.clone();
+            tracker.spawn(async move { obey(&agent, &hosts, order).await });
+        }
+    }
+    Ok(())
+}
+
+async fn obey(agent: &Agent, hosts: &Hosts, order: Order) {
+    let id = order.id;
+    let stop = &agent.life.stop;
+    let outcome = tokio::select! {
+        outcome = done(agent, order) => outcome,
+        () = stop.cancelled() => None,
+    };
+    // Without an outcome it stays open: whoever holds the session next obeys it.
+    if let Some(outcome) = outcome
+        && let Err(error) = hosts.shared.obeyed(id, outcome).await
+    {
+        tracing::warn!(%error, order = %id, "what became of another host's order can't be told; it is obeyed again");
+    }
+    lock(&hosts.obeying).remove(&id);
+}
+
+async fn done(agent: &Agent, order: Order) -> Option<Vec<u8>> {
+    match serde_json::from_slice::<Wish>(&order.wish) {
+        Ok(Wish::Message(handed)) => hand::hand_in(&agent.sessions, order.session, *handed).await,
+        Ok(Wish::Reply(answered)) => {
+            let id = RequestId::parse(&answered.id).ok()?; // silent-ok: ids of ours are UUIDs
+            let reception = call::reply_here(&agent.calls, &id, answered.reply()).await;
+            Some(canonical(&word(reception)))
+        }
+        Err(error) => {
+            tracing::warn!(%error, order = %order.id, "an order of another host can't be read; its version may be a later one");
+            Some(canonical(&"unreadable"))
+        }
+    }
+}
+
+const fn word(reception: Reception) -> &'static str {
+    match reception {
+        Reception::Taken => "taken",
+        Reception::Nothing => "nothing",
+        Reception::NotAllowed => "not-allowed",
+        Reception::Unseen => "unseen",
+    }
+}
+
+/// Gives an answer to the host whose call asks, and waits for what became of it.
+pub(crate) async fn reply(calls: &Calls, hosts: &Hosts, id: &RequestId, reply: &Reply) -> Reception {
+    let Some(session) = lock(&hosts.asked).get(id).map(|question| question.session) else {
+        return Reception::Nothing;
+    };
+    let wish = Wish::Reply(Box::new(Answered::of(id, reply)));
+    let order = Order {
+        id: calls.clock().uuid(),
+        session,
+        wish: canonical(&wish),
+    };
+    let asked = order.id;
+    if let Err(error) = hosts.shared.order(order).await {
+        tracing::error!(%error, "an answer could not be given to the host whose call asks");
+        return Reception::Nothing;
+    }
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        match hosts.shared.outcome(asked).await {
+            Ok(Some(outcome)) => {
+                // silent-ok: an outcome that can't be read is none
+                let word: String = serde_json::from_slice(&outcome).unwrap_or_default();
+                return match word.as_str() {
+                    "taken" => Reception::Taken,
+                    "not-allowed" => Reception::NotAllowed,
+                    "unseen" => Reception::Unseen,
+                    _ => Reception::Nothing,
+                };
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "what became of an answer can't be seen yet"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    Reception::Nothing
+}
+
+impl Answered {
+    fn of(id: &RequestId, reply: &Reply) -> Self {
+        Self {
+            id: id.as_str().to_owned(),
+            answer: reply.answer,
+            breadth: reply.breadth,
+            channel: reply.person.channel.clone(),
+            name: reply.person.name.clone(),
+            role: reply.person.role.as_str().to_owned(),
+            reason: reply.reason.clone(),
+            seen: reply.seen.clone(),
+        }
+    }
+
+    fn reply(self) -> Reply {
+        Reply {
+            answer: self.answer,
+            breadth: self.breadth,
+            person: Person {
+                channel: self.channel,
+                name: self.name,
+                role: Role::parse(&self.role).unwrap_or(Role::Viewer),
+            },
+            reason: self.reason,
+            seen: self.seen,
+        }
+    }
+}

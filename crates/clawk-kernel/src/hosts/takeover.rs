@@ -1,0 +1,87 @@
+//! Taking up the sessions of a lost host: what an earlier run of the one host is taken up by at its start, session by session.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use tokio::time::Instant;
+
+use super::{Hosts, IDLE, LOOK, lock};
+use crate::agent::Agent;
+use crate::call;
+use crate::checkpoint;
+use crate::error::StartError;
+use crate::recover::{self, Within};
+use crate::start;
+
+/// Looks until the agent begins to end.
+pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+    while !hosts.shared.is_lost() {
+        match hosts.shared.take_over().await {
+            Ok(taken) if !taken.is_empty() => {
+                if let Err(error) = take_up(agent, hosts, taken).await {
+                    tracing::error!(%error, "sessions of a lost host could not be taken up; they are looked at again with the next start");
+                }
+                continue; // there may be more
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "lost hosts can't be looked for"),
+        }
+        give_back(agent, hosts);
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn take_up(agent: &Arc<Agent>, hosts: &Hosts, taken: Vec<SessionId>) -> Result<(), StartError> {
+    let began = Instant::now();
+    let (scribe, calls) = (&agent.scribe, &*agent.calls);
+    let of: BTreeSet<SessionId> = taken.iter().copied().collect();
+    let open = start::open_turns(agent).await?;
+    // A composite call goes on with its turn where checkpoints are kept.
+    let resumable = |turn: &uuid::Uuid| open.contains(turn) && checkpoint::store(&agent.manifest).is_some();
+    let (mut lost, mut unknown) = (0, 0);
+    for session in &of {
+        lost += recover::settle_lost(scribe, Within::Session(*session)).await?;
+        let told = recover::report_unknown(scribe, &calls.catalog, Within::Session(*session), &resumable).await?;
+        unknown += told.0;
+        calls.interrupted.add(told.1);
+    }
+    hosts.shared.settled(taken).await?;
+    let asked = call::reopen(calls, |session| of.contains(&session)).await?;
+    lock(&hosts.asked).retain(|id, _| !asked.contains(id));
+    start::resume_open(&agent.sessions, &[], Some(&of)).await?;
+    let since = Instant::now();
+    lock(&hosts.taken).extend(of.iter().map(|session| (*session, since)));
+    tracing::warn!(
+        sessions = of.len(),
+        lost,
+        unknown,
+        took_ms = began.elapsed().as_millis(),
+        "sessions were taken over"
+    );
+    if unknown > 0 {
+        let own = Arc::clone(&agent.calls);
+        agent.life.tracker.spawn(async move {
+            let _working = own.life.join();
+            call::reconcile(&own).await;
+        });
+    }
+    Ok(())
+}
+
+/// Sessions in which nothing had to be done are anybody's again.
+fn give_back(agent: &Agent, hosts: &Hosts) {
+    let due: Vec<SessionId> = {
+        let mut taken = lock(&hosts.taken);
+        let (due, later) = taken.drain(..).partition(|(_, since)| since.elapsed() >= IDLE);
+        *taken = later;
+        let due: Vec<(SessionId, Instant)> = due;
+        due.into_iter().map(|(session, _)| session).collect()
+    };
+    for session in due {
+        // One that is open leaves memory by itself, and is given up then.
+        if agent.sessions.table.get(session).is_none() {
+            hosts.shared.release(session);
+        }
+    }
+}

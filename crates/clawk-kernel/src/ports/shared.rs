@@ -1,0 +1,162 @@
+//! What several hosts of one agent share beside the journal (R48): who works on which session, what one host asks of another, and
+//! what has to be exact over all of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{AnswerKey, JournalError, Later};
+use crate::event::kind;
+use crate::purse::{Amount, Unit};
+
+/// Conditions of a batch. They are looked at in the transaction that appends it, so they hold over all hosts; where one does not hold,
+/// nothing of the batch is written. A journal of one host ignores them: that host has looked already.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// This request begins here: no other session has begun it.
+    pub claim: Option<AnswerKey>,
+    /// One more call has a place in the present minute, which holds so many.
+    pub per_minute: Option<u64>,
+    /// There is room under each of these limits.
+    pub room: Vec<Room>,
+    /// Set aside under this id until a batch settles it.
+    pub aside: Option<Aside>,
+    /// What was set aside under this id is given back: the batch holds what was spent.
+    pub settles: Option<Uuid>,
+}
+
+/// One limit, and what is wanted of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// Whose: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
+    pub purse: Arc<str>,
+    /// The first hour of its window, hours since the epoch.
+    pub since_hour: i64,
+    /// What is counted.
+    pub unit: Unit,
+    /// How much there may be in the window.
+    pub bound: u64,
+    /// How much is wanted.
+    pub wanted: u64,
+}
+
+/// What is set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aside {
+    /// Its id.
+    pub id: Uuid,
+    /// The purses that it is taken from.
+    pub purses: Vec<Arc<str>>,
+    /// How much of each.
+    pub amount: Amount,
+}
+
+/// Why a batch whose terms do not hold was not written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unmet {
+    /// Another session has begun this request: its answer is this one's.
+    Claimed,
+    /// The minute is full.
+    Rate {
+        /// Until a place is free.
+        wait_ms: u64,
+    },
+    /// A limit has no room.
+    Room {
+        /// Which of [`Terms::room`].
+        at: usize,
+        /// How much of it is used and set aside on all hosts.
+        used: u64,
+    },
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Claimed => "another host works on the same request",
+            Self::Rate { .. } => "the calls of this minute are used up, on all hosts together",
+            Self::Room { .. } => "a limit is used up, on all hosts together",
+        })
+    }
+}
+
+/// Who works on a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// This host.
+    Here,
+    /// The host of this name.
+    There(String),
+}
+
+/// Something that only the host may do which holds a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Its id: the same order is obeyed once.
+    pub id: Uuid,
+    /// The session.
+    pub session: SessionId,
+    /// JSON.
+    pub wish: Vec<u8>,
+}
+
+/// What came since a host looked last.
+#[derive(Debug, Default)]
+pub struct News {
+    /// The journal's last row.
+    pub last_row: u64,
+    /// Open orders for sessions that this host holds, oldest first.
+    pub orders: Vec<Order>,
+}
+
+/// The hosts of one agent, as one of them sees the others.
+pub trait Shared: Send + Sync + fmt::Debug {
+    /// The name of this host.
+    fn host(&self) -> &str;
+
+    /// Whether this host does what one host alone may do: channels, signing, letting contents expire.
+    fn leads(&self) -> bool;
+
+    /// Whether others have taken over from this host: it can record nothing any more.
+    fn is_lost(&self) -> bool;
+
+    /// Whether this host holds the session, as far as it knows.
+    fn holds(&self, session: SessionId) -> bool;
+
+    /// Takes the session if nobody holds it.
+    fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>>;
+
+    /// Gives the session up once all that was submitted before is durable.
+    fn release(&self, session: SessionId);
+
+    /// Looks for hosts that are gone and for work that nobody holds. Returns sessions that this host holds from now on and has to take
+    /// up; at most some dozens at a time.
+    fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>>;
+
+    /// What a lost host had set aside for these sessions is settled.
+    fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>>;
+
+    /// What came.
+    fn news(&self) -> Later<'_, Result<News, JournalError>>;
+
+    /// Gives an order, durably. The same id again changes nothing.
+    fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>>;
+
+    /// What became of an order that this host gave; `None`: nothing yet. Once told, it is forgotten.
+    fn outcome(&self, id: Uuid) -> Later<'_, Result<Option<Vec<u8>>, JournalError>>;
+
+    /// Says what became of an order that this host obeyed.
+    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> Later<'_, Result<(), JournalError>>;
+}
+
+/// Events about a session that any host may append: they are not part of its turns.
+pub const BESIDE: [&str; 5] = [
+    kind::DELIVERY_STARTED,
+    kind::DELIVERY_ENDED,
+    kind::DELIVERY_REQUEUED,
+    kind::EFFECT_RESOLVED,
+    "ckp.content.redacted",
+];

@@ -1,0 +1,282 @@
+//! The kernel's `Shared` port: which host works on which session, orders between hosts, and taking over from hosts that are gone.
+
+use std::sync::Arc;
+
+use clawk_kernel::ports::{Holder, JournalError, Later, News, Order, Shared};
+use clawk_proto::SessionId;
+use uuid::Uuid;
+
+use super::Inner;
+use super::lease::AGENT;
+use super::queue::{Extra, Work};
+use super::row;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Sessions that are taken over at a time: other hosts take the rest.
+const AT_ONCE: i64 = 64;
+/// Orders that are told at a time.
+const ORDERS: i64 = 256;
+/// How long an order is kept whose host does not ask for its outcome any more.
+const ORDERS_KEPT: &str = "1 hour";
+
+/// The hosts of one agent, as this one sees the others.
+#[derive(Debug)]
+pub(super) struct PgShared {
+    inner: Arc<Inner>,
+}
+
+impl PgShared {
+    pub(super) const fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn write<T>(&self, work: impl AsyncFnOnce(&Session) -> Result<T, Failure>) -> Result<T, JournalError> {
+        if self.inner.lease.is_fenced() {
+            return Err(self.inner.lease.lost());
+        }
+        self.inner.database.write(work).await.map_err(unwritten)
+    }
+
+    async fn take(&self, session: SessionId) -> Result<Holder, JournalError> {
+        let lease = &self.inner.lease;
+        if lease.holds(session) {
+            return Ok(Holder::Here);
+        }
+        let (run, host, name) = (lease.number(), lease.host().to_owned(), session.to_string());
+        let taken = self
+            .write(async |session| {
+                if !is_live(session, run).await? {
+                    return Ok(None);
+                }
+                let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) VALUES ($1, $2, 1, 'infinity', $3) \
+                    ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
+                    WHERE l.run IS NULL OR l.run = $3 OR EXISTS (SELECT 1 FROM runs r WHERE r.run = l.run AND r.gone) RETURNING epoch";
+                if let Some(row) = session.first(sql, &[&name, &host, &run]).await? {
+                    return Ok(Some(Ok(row.try_get::<_, i64>(0)?)));
+                }
+                let sql = "SELECT host FROM leases WHERE session = $1";
+                Ok(Some(Err(session.value::<String>(sql, &[&name]).await?)))
+            })
+            .await?;
+        match taken {
+            Some(Ok(epoch)) => {
+                lease.take(run, [(session, epoch)]);
+                Ok(Holder::Here)
+            }
+            Some(Err(host)) => Ok(Holder::There(host)),
+            None => Err(lease.lost()),
+        }
+    }
+
+    async fn look(&self) -> Result<Vec<SessionId>, JournalError> {
+        let lease = &self.inner.lease;
+        let (run, host, leads) = (lease.number(), lease.host().to_owned(), lease.leads());
+        let found = self
+            .write(async |session| {
+                session
+                    .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+                    .await?;
+                if !is_live(session, run).await? {
+                    return Ok(None);
+                }
+                let sql = "UPDATE runs SET gone = true WHERE NOT gone AND expires <= clock_timestamp() AND run <> $1 RETURNING host";
+                for row in session.rows(sql, &[&run]).await? {
+                    let host: String = row.try_get(0)?;
+                    tracing::warn!(host, "a host is gone; its sessions are taken over");
+                }
+                let leads = leads || lead(session, run, &host).await?;
+                let mut taken = taken(session, run, &host).await?;
+                if taken.is_empty() {
+                    taken = unheld(session, run, &host).await?;
+                }
+                Ok(Some((leads, taken)))
+            })
+            .await?;
+        let Some((leads, taken)) = found else {
+            lease.fence();
+            return Err(lease.lost());
+        };
+        if leads && lease.number() == run {
+            lease.lead();
+        }
+        lease.take(run, taken.iter().copied());
+        Ok(taken.into_iter().map(|(session, _)| session).collect())
+    }
+
+    async fn see(&self) -> Result<News, JournalError> {
+        let run = self.inner.lease.number();
+        let read = self.inner.database.read(async |session| {
+            let mut news = News {
+                last_row: super::read::last_row(session).await?,
+                orders: Vec::new(),
+            };
+            let sql = "SELECT o.id, o.session, o.wish FROM orders o JOIN leases l ON l.session = o.session \
+                WHERE o.outcome IS NULL AND l.run = $1 ORDER BY o.n LIMIT $2";
+            for found in session.rows(sql, &[&run, &ORDERS]).await? {
+                news.orders.push(Order {
+                    id: row::uuid(&found, 0)?,
+                    session: named(found.try_get(1)?)?,
+                    wish: found.try_get(2)?,
+                });
+            }
+            Ok(news)
+        });
+        let news = read.await.map_err(|failure| match failure.is_away() {
+            true => JournalError::Away(failure.text()),
+            false => JournalError::Unreadable(failure.text()),
+        })?;
+        // Whoever follows the journal is woken by what other hosts append as well.
+        self.inner.counters.committed.send_if_modified(|_| {
+            let seen = self
+                .inner
+                .counters
+                .seen
+                .swap(news.last_row, std::sync::atomic::Ordering::Relaxed);
+            seen != news.last_row
+        });
+        Ok(news)
+    }
+}
+
+fn unwritten(failure: Failure) -> JournalError {
+    if failure.is_away() {
+        JournalError::Away(failure.text())
+    } else {
+        JournalError::Unwritable(failure.text())
+    }
+}
+
+fn named(name: &str) -> Result<SessionId, Failure> {
+    let id = Uuid::parse_str(name);
+    id.map(SessionId)
+        .map_err(|_| Failure::Schema("a lease names a session that is none".to_owned())) // silent-ok: as said
+}
+
+/// This host's run goes on, and does so until the end of this transaction.
+async fn is_live(session: &Session, run: i64) -> Result<bool, Failure> {
+    let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
+    Ok(session.first(sql, &[&run]).await?.is_some())
+}
+
+/// Whether this host is from now on the one that does what one alone may do.
+async fn lead(session: &Session, run: i64, host: &str) -> Result<bool, Failure> {
+    let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) VALUES ($1, $2, 1, 'infinity', $3) \
+        ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
+        WHERE l.run IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.run = l.run AND r.gone) RETURNING epoch";
+    Ok(session.first(sql, &[&AGENT, &host, &run]).await?.is_some())
+}
+
+/// Sessions of hosts that are gone.
+async fn taken(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, Failure> {
+    let sql = "UPDATE leases SET host = $1, run = $2, epoch = epoch + 1, expires = 'infinity' WHERE session IN \
+        (SELECT l.session FROM leases l JOIN runs r ON r.run = l.run WHERE r.gone AND l.session <> $3 ORDER BY l.session LIMIT $4) \
+        RETURNING session, epoch";
+    let rows = session.rows(sql, &[&host, &run, &AGENT, &AT_ONCE]).await?;
+    rows.iter()
+        .map(|row| Ok((named(row.try_get(0)?)?, row.try_get(1)?)))
+        .collect()
+}
+
+/// Sessions that nobody holds, and in which a message or an order waits.
+async fn unheld(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, Failure> {
+    let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) \
+        SELECT w.session, $1, 1, 'infinity', $2 FROM \
+        (SELECT (encode(session, 'hex')::uuid)::text AS session FROM inbox WHERE state = 'open' \
+         UNION SELECT session FROM orders WHERE outcome IS NULL) w \
+        WHERE NOT EXISTS (SELECT 1 FROM leases h WHERE h.session = w.session AND h.run IS NOT NULL) ORDER BY 1 LIMIT $3 \
+        ON CONFLICT (session) DO UPDATE SET host = excluded.host, run = excluded.run, epoch = l.epoch + 1, expires = 'infinity' \
+        WHERE l.run IS NULL RETURNING session, epoch";
+    let rows = session.rows(sql, &[&host, &run, &AT_ONCE]).await?;
+    rows.iter()
+        .map(|row| Ok((named(row.try_get(0)?)?, row.try_get(1)?)))
+        .collect()
+}
+
+impl Shared for PgShared {
+    fn host(&self) -> &str {
+        self.inner.lease.host()
+    }
+
+    fn leads(&self) -> bool {
+        self.inner.lease.leads()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.inner.lease.is_fenced()
+    }
+
+    fn holds(&self, session: SessionId) -> bool {
+        self.inner.lease.holds(session)
+    }
+
+    fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>> {
+        Box::pin(self.take(session))
+    }
+
+    fn release(&self, session: SessionId) {
+        if let Some(epoch) = self.inner.lease.let_go(session) {
+            // What can't be written now is free when this run ends.
+            let _queued = self.inner.queue.push(Work::Run(Extra::Release(session, epoch)));
+        }
+    }
+
+    fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>> {
+        Box::pin(self.look())
+    }
+
+    fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>> {
+        Box::pin(async move {
+            let run = self.inner.lease.number();
+            let ids: Vec<&[u8]> = sessions.iter().map(|session| session.0.as_bytes().as_slice()).collect();
+            let sql = "DELETE FROM reserved WHERE session = ANY ($1) AND run <> $2";
+            self.write(async |session| session.run(sql, &[&ids, &run]).await)
+                .await?;
+            Ok(())
+        })
+    }
+
+    fn news(&self) -> Later<'_, Result<News, JournalError>> {
+        Box::pin(self.see())
+    }
+
+    fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>> {
+        Box::pin(async move {
+            self.write(async |session| {
+                let sql = format!("DELETE FROM orders WHERE at < clock_timestamp() - interval '{ORDERS_KEPT}'");
+                session.run(&sql, &[]).await?;
+                let sql = "INSERT INTO orders (id, session, wish) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING";
+                let id: &[u8] = order.id.as_bytes();
+                session
+                    .run(sql, &[&id, &order.session.to_string(), &order.wish])
+                    .await
+            })
+            .await?;
+            Ok(())
+        })
+    }
+
+    fn outcome(&self, id: Uuid) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+        Box::pin(async move {
+            let sql = "DELETE FROM orders WHERE id = $1 AND outcome IS NOT NULL RETURNING outcome";
+            self.write(async |session| {
+                let id: &[u8] = id.as_bytes();
+                let row = session.first(sql, &[&id]).await?;
+                row.map(|row| Ok(row.try_get(0)?)).transpose()
+            })
+            .await
+        })
+    }
+
+    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> Later<'_, Result<(), JournalError>> {
+        Box::pin(async move {
+            let sql = "UPDATE orders SET outcome = $2 WHERE id = $1";
+            self.write(async |session| {
+                let id: &[u8] = id.as_bytes();
+                session.run(sql, &[&id, &outcome]).await
+            })
+            .await?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! Which batches of a group may be written where several hosts write: each session belongs to one host, and what has to be exact over
+//! all of them is looked at here, inside the writer's transaction. Its lock on the journal lets one host look at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clawk_kernel::ports::{ANSWER_KEPT_MS, Aside, BESIDE, Batch, Entry, JournalError, Room, Terms, Unmet};
+use clawk_kernel::purse::{Amount, Unit};
+use clawk_proto::SessionId;
+
+use super::append;
+use super::lease::Lease;
+use super::queue::Work;
+use super::row::integer;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Claims and places of the minute whose time is over that go with one group.
+const FORGOTTEN_AT_ONCE: i64 = 256;
+/// The window of rates, milliseconds.
+const MINUTE_MS: i64 = 60_000;
+
+/// What may be written of a group.
+pub(super) struct Admitted {
+    /// For each piece of work, why it is left out.
+    pub(super) out: Vec<Option<JournalError>>,
+    /// Sessions that are this host's with this commit.
+    pub(super) taken: Vec<(SessionId, i64)>,
+}
+
+impl Admitted {
+    pub(super) fn all(works: usize) -> Self {
+        Self {
+            out: vec![None; works],
+            taken: Vec::new(),
+        }
+    }
+}
+
+/// Looks at every batch, in order: what one takes is not there for the next.
+pub(super) async fn admit(
+    session: &Session,
+    lease: &Lease,
+    run: i64,
+    works: &[Work],
+) -> Result<Admitted, Failure> {
+    let mut admitted = Admitted::all(works.len());
+    let others = others(session, lease, run, works, &mut admitted.taken).await?;
+    for (work, out) in works.iter().zip(&mut admitted.out) {
+        let Some(batch) = work.batch() else { continue };
+        let moved = batch.entries.iter().filter(|entry| is_own(entry));
+        let moved = moved.filter_map(|entry| others.get(&entry.session)).next();
+        if let Some(host) = moved {
+            *out = Some(JournalError::Fenced { host: host.clone() });
+        } else if let Some(terms) = &batch.terms {
+            let of = batch.entries.first().map(|entry| entry.session);
+            *out = unmet(session, run, of, terms).await?.map(JournalError::Unmet);
+        }
+    }
+    Ok(admitted)
+}
+
+/// Only the holder of the session appends this.
+fn is_own(entry: &Entry) -> bool {
+    !BESIDE.contains(&entry.kind)
+}
+
+/// Sessions that belong to others, or to nobody, with their hosts. New sessions are taken.
+async fn others(
+    session: &Session,
+    lease: &Lease,
+    run: i64,
+    works: &[Work],
+    taken: &mut Vec<(SessionId, i64)>,
+) -> Result<BTreeMap<SessionId, String>, Failure> {
+    let entries = works
+        .iter()
+        .filter_map(Work::batch)
+        .flat_map(|batch| &batch.entries);
+    let unknown: BTreeSet<SessionId> = entries
+        .filter(|entry| is_own(entry) && !lease.holds(entry.session))
+        .map(|entry| entry.session)
+        .collect();
+    let mut others = BTreeMap::new();
+    if unknown.is_empty() {
+        return Ok(others);
+    }
+    let names: Vec<String> = unknown.iter().map(SessionId::to_string).collect();
+    let sql = "INSERT INTO leases (session, host, epoch, expires, run) SELECT name, $2, 1, 'infinity', $3 FROM unnest($1::text[]) AS name \
+        ON CONFLICT (session) DO NOTHING";
+    session.run(sql, &[&names, &lease.host(), &run]).await?;
+    let sql = "SELECT session, host, epoch, run FROM leases WHERE session = ANY ($1) FOR SHARE";
+    for row in session.rows(sql, &[&names]).await? {
+        let (name, host, epoch): (String, String, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let of: Option<i64> = row.try_get(3)?;
+        let Some(id) = unknown.iter().find(|id| id.to_string() == name) else {
+            continue; // only these were asked for
+        };
+        if of == Some(run) {
+            taken.push((*id, epoch));
+        } else {
+            others.insert(*id, host);
+        }
+    }
+    Ok(others)
+}
+
+/// The first condition that does not hold; where all hold, what they take is taken.
+async fn unmet(
+    session: &Session,
+    run: i64,
+    of: Option<SessionId>,
+    terms: &Terms,
+) -> Result<Option<Unmet>, Failure> {
+    let of = of.map(|of| of.0.into_bytes()).unwrap_or_default();
+    let of: &[u8] = &of;
+    if let Some(key) = terms.claim {
+        let key = append::bytes(key);
+        let sql = "SELECT session = $2 FROM claims WHERE key = $1";
+        if let Some(row) = session.first(sql, &[&key, &of]).await?
+            && !row.try_get::<_, bool>(0)?
+        {
+            return Ok(Some(Unmet::Claimed));
+        }
+    }
+    if let Some(bound) = terms.per_minute
+        && let Some(unmet) = rate(session, bound).await?
+    {
+        return Ok(Some(unmet));
+    }
+    for (at, room) in terms.room.iter().enumerate() {
+        let used = used(session, room).await?;
+        if used.saturating_add(room.wanted) > room.bound {
+            return Ok(Some(Unmet::Room { at, used }));
+        }
+    }
+    if let Some(key) = terms.claim {
+        claim(session, &append::bytes(key), of).await?;
+    }
+    if terms.per_minute.is_some() {
+        session.run("INSERT INTO rated DEFAULT VALUES", &[]).await?;
+    }
+    if let Some(aside) = &terms.aside {
+        set_aside(session, run, of, aside).await?;
+    }
+    Ok(None)
+}
+
+async fn claim(session: &Session, key: &[u8], of: &[u8]) -> Result<(), Failure> {
+    let sql = "INSERT INTO claims (key, session, at) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
+        ON CONFLICT (key) DO UPDATE SET at = excluded.at RETURNING at";
+    let now: i64 = session.value(sql, &[&key, &of]).await?;
+    // Kept for as long as the answer is found, at least.
+    let sql = "DELETE FROM claims WHERE key IN (SELECT key FROM claims WHERE at < $1 ORDER BY at LIMIT $2)";
+    let oldest = now.saturating_sub(ANSWER_KEPT_MS);
+    session.run(sql, &[&oldest, &FORGOTTEN_AT_ONCE]).await?;
+    Ok(())
+}
+
+async fn rate(session: &Session, bound: u64) -> Result<Option<Unmet>, Failure> {
+    let sql = "DELETE FROM rated WHERE n IN (SELECT n FROM rated WHERE at <= clock_timestamp() - $1::bigint * interval '1 millisecond' \
+        ORDER BY at LIMIT $2)";
+    session.run(sql, &[&MINUTE_MS, &FORGOTTEN_AT_ONCE]).await?;
+    let sql = "SELECT count(*), coalesce(ceil(extract(epoch FROM min(at) - clock_timestamp()) * 1000)::bigint, 0) + $1 FROM rated \
+        WHERE at > clock_timestamp() - $1::bigint * interval '1 millisecond'";
+    let Some(row) = session.first(sql, &[&MINUTE_MS]).await? else {
+        return Ok(None);
+    };
+    let (count, wait): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let full = u64::try_from(count).unwrap_or(0) >= bound;
+    Ok(full.then(|| Unmet::Rate {
+        wait_ms: u64::try_from(wait).unwrap_or(0).max(1),
+    }))
+}
+
+/// What all hosts have spent in the window and have set aside now.
+async fn used(session: &Session, room: &Room) -> Result<u64, Failure> {
+    let column = match room.unit {
+        Unit::Tokens => "tokens",
+        Unit::CostMicrousd => "cost_microusd",
+        Unit::BusyMs => "busy_ms",
+        Unit::Calls => "calls",
+        Unit::BytesOut => "bytes_out",
+    };
+    let sql = format!(
+        "SELECT (SELECT coalesce(sum({column}), 0) FROM spent WHERE purse = $1 AND hour >= $2)::bigint \
+         + (SELECT coalesce(sum({column}), 0) FROM reserved WHERE purse = $1)::bigint"
+    );
+    let used: i64 = session
+        .value(&sql, &[&room.purse.as_bytes(), &room.since_hour])
+        .await?;
+    Ok(u64::try_from(used).unwrap_or(0))
+}
+
+async fn set_aside(session: &Session, run: i64, of: &[u8], aside: &Aside) -> Result<(), Failure> {
+    let id: &[u8] = aside.id.as_bytes();
+    let purses: Vec<&[u8]> = aside.purses.iter().map(|purse| purse.as_bytes()).collect();
+    let Amount {
+        tokens,
+        cost_microusd,
+        busy_ms,
+        calls,
+        bytes_out,
+    } = aside.amount;
+    let [tokens, cost, busy, calls, out] =
+        [tokens, cost_microusd, busy_ms, calls, bytes_out].map(|value| integer(value));
+    let sql = "INSERT INTO reserved (id, purse, run, session, tokens, cost_microusd, busy_ms, calls, bytes_out) \
+        SELECT $1, purse, $3, $4, $5, $6, $7, $8, $9 FROM unnest($2::bytea[]) AS purse ON CONFLICT DO NOTHING";
+    session
+        .run(sql, &[&id, &purses, &run, &of, &tokens, &cost, &busy, &calls, &out])
+        .await?;
+    Ok(())
+}
+
+/// What the batches spent is no longer set aside.
+pub(super) async fn settle(session: &Session, batches: &[&Batch]) -> Result<(), Failure> {
+    let ids: Vec<Vec<u8>> = batches
+        .iter()
+        .filter_map(|batch| batch.terms.as_ref()?.settles)
+        .map(|id| id.as_bytes().to_vec())
+        .collect();
+    if !ids.is_empty() {
+        session
+            .run("DELETE FROM reserved WHERE id = ANY ($1)", &[&ids])
+            .await?;
+    }
+    Ok(())
+}
+
+/// Gives a session up, unless it was taken anew since.
+pub(super) async fn release(session: &Session, run: i64, of: SessionId, epoch: i64) -> Result<(), Failure> {
+    let sql = "UPDATE leases SET run = NULL, expires = '-infinity' WHERE session = $1 AND run = $2 AND epoch = $3";
+    session.run(sql, &[&of.to_string(), &run, &epoch]).await?;
+    Ok(())
+}
