@@ -19,8 +19,8 @@ use crate::event::{
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
 use crate::ports::{
-    Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, StopReason, Terms, Unmet,
-    Usage,
+    Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, StopReason, Terms,
+    Unmet, Usage,
 };
 use crate::purse::{Amount, NoRoom, Purse, Purses, Set, hour_of, warned};
 use crate::screen::Screens;
@@ -470,7 +470,10 @@ impl<'a> Open<'a> {
             Err(JournalError::Unmet(Unmet::Room { at, used })) => {
                 let error = rooms.get(at).map(|room| set.reservation.used_up(room, used));
                 catch_up(models).await?;
-                return Err(error.map_or(JournalError::Unmet(Unmet::Room { at, used }).into(), NotBegun::Quota));
+                return Err(error.map_or(
+                    JournalError::Unmet(Unmet::Room { at, used }).into(),
+                    NotBegun::Quota,
+                ));
             }
             begun => begun?,
         }

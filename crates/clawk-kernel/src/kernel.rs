@@ -390,7 +390,10 @@ impl Kernel {
         if let Some(hosts) = &calls.hosts {
             let elsewhere = hosts.pending(now);
             let known = |question: &Question| found.iter().any(|own| own.request_id == question.request_id);
-            let elsewhere: Vec<Question> = elsewhere.into_iter().filter(|question| !known(question)).collect();
+            let elsewhere: Vec<Question> = elsewhere
+                .into_iter()
+                .filter(|question| !known(question))
+                .collect();
             found.extend(elsewhere);
             found.sort_by_key(|question| (question.expires_at, question.number()));
         }

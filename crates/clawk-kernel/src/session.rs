@@ -13,11 +13,11 @@ use crate::call::Calls;
 use crate::door::{Door, Origin};
 use crate::drive::{self, Turns};
 use crate::error::KernelError;
-use crate::hosts;
 use crate::event::{
     Draft, MessageAccepted, MessageAttached, MessageRefused, MessageTools, Scribe, SessionEnded,
     SessionStarted, Thread, canonical, digest, kind,
 };
+use crate::hosts;
 use crate::judge;
 use crate::lifecycle::Life;
 use crate::mailbox::{MAILBOX, Mail, Mailbox, Slot, Text};

@@ -84,7 +84,8 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         }
         let open = open_turns(&agent).await?;
         let resumable = |turn: &uuid::Uuid| open.contains(turn);
-        let (unknown, interrupted) = recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
+        let (unknown, interrupted) =
+            recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
         calls.interrupted.add(interrupted);
         if unknown > 0 {
             tracing::warn!(
@@ -384,7 +385,10 @@ pub(crate) async fn resume_open(
     for open in sessions.scribe.journal().open_messages().await? {
         let left_out = only.is_some_and(|only| !only.contains(&open.session));
         // One that came since is at work already.
-        if left_out || seen.contains(&open.session) || (only.is_some() && sessions.table.get(open.session).is_some()) {
+        if left_out
+            || seen.contains(&open.session)
+            || (only.is_some() && sessions.table.get(open.session).is_some())
+        {
             continue;
         }
         seen.push(open.session);

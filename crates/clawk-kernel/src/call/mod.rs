@@ -195,7 +195,10 @@ pub(crate) fn call<'a>(
             });
         }
         let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
-        if matches!(outcome, Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))) {
+        if matches!(
+            outcome,
+            Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))
+        ) {
             let asked = (key, record.request_hash);
             drop(guard);
             return elsewhere(calls, asked, &request.request_id).await;

@@ -180,7 +180,10 @@ pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalEr
         if let Some(kept) = kept_of(event, &fields, now) {
             first_row = first_row.min(event.row);
             let id = kept.question.request_id.as_str().to_owned();
-            open.insert((event.session, fields.request_id.unwrap_or(id)), (event.row, kept));
+            open.insert(
+                (event.session, fields.request_id.unwrap_or(id)),
+                (event.row, kept),
+            );
         }
     })
     .await?;
@@ -295,7 +298,9 @@ pub(crate) async fn restore_standing(calls: &Calls) -> Result<(), JournalError> 
             }
             return;
         }
-        let Some(held) = held_of(event, fields) else { return };
+        let Some(held) = held_of(event, fields) else {
+            return;
+        };
         if let Lasting::Session(session) = held.lasting {
             of_sessions.push((session, event.row));
         }

@@ -73,7 +73,11 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
 fn govern(agent: &Agent, event: &Recorded) {
     if let Err(error) = carp::follow(&agent.calls.carp, event) {
         tracing::error!(%error, "an Atlas of another host can't be loaded: this host is frozen until it is started again");
-        stop::freeze(&agent.calls.brake, "an Atlas of another host can't be loaded here", event.at);
+        stop::freeze(
+            &agent.calls.brake,
+            "an Atlas of another host can't be loaded here",
+            event.at,
+        );
     }
 }
 

@@ -91,7 +91,8 @@ pub(crate) async fn hand_over(
     loop {
         if let Some(outcome) = hosts.shared.outcome(message.0).await? {
             // silent-ok: an outcome that can't be read is none
-            let outcome = serde_json::from_slice(&outcome).unwrap_or_else(|_| Outcome::Failed("?".to_owned()));
+            let outcome =
+                serde_json::from_slice(&outcome).unwrap_or_else(|_| Outcome::Failed("?".to_owned()));
             return told(outcome);
         }
         // Somebody else who asked the same was told.
@@ -121,11 +122,7 @@ fn told(outcome: Outcome) -> Result<(), KernelError> {
 }
 
 /// Takes a message in that another host was given. The same one again is taken once. `None`: whoever holds the session next takes it.
-pub(super) async fn hand_in(
-    sessions: &Arc<Sessions>,
-    session: SessionId,
-    handed: Handed,
-) -> Option<Vec<u8>> {
+pub(super) async fn hand_in(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> Option<Vec<u8>> {
     let outcome = match take(sessions, session, handed).await {
         Ok(()) => Outcome::Taken,
         Err(KernelError::Refused(reason)) => Outcome::Refused(reason),

@@ -42,7 +42,8 @@ async fn take_up(agent: &Arc<Agent>, hosts: &Hosts, taken: Vec<SessionId>) -> Re
     let (mut lost, mut unknown) = (0, 0);
     for session in &of {
         lost += recover::settle_lost(scribe, Within::Session(*session)).await?;
-        let told = recover::report_unknown(scribe, &calls.catalog, Within::Session(*session), &resumable).await?;
+        let told =
+            recover::report_unknown(scribe, &calls.catalog, Within::Session(*session), &resumable).await?;
         unknown += told.0;
         calls.interrupted.add(told.1);
     }

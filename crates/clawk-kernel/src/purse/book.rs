@@ -474,8 +474,13 @@ impl Reservation {
         let mut of = accounts.filter(|account| account.kept.as_ref() == Some(&room.purse));
         let found = of.find_map(|account| {
             let mut meters = account.meters.iter();
-            let meter = meters.find(|meter| meter.limit.unit == room.unit && meter.limit.bound == room.bound)?;
-            Some((account.scope(&meter.limit), meter.limit.name.clone(), meter.resets_at()))
+            let meter =
+                meters.find(|meter| meter.limit.unit == room.unit && meter.limit.bound == room.bound)?;
+            Some((
+                account.scope(&meter.limit),
+                meter.limit.name.clone(),
+                meter.resets_at(),
+            ))
         });
         let (scope, limit_name, resets_at) =
             found.unwrap_or_else(|| (room.purse.to_string(), room.unit.name().to_owned(), None));

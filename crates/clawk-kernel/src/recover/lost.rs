@@ -134,21 +134,18 @@ pub(crate) async fn report_unknown(
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
     let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
     scribe
-        .each(
-            within.scan(kinds),
-            |event| {
-                let found = fields(event);
-                let Some(request_id) = found.request_id.clone() else {
-                    return;
-                };
-                let at = (event.session, request_id);
-                if event.kind == kind::ACTION_APPROVED {
-                    open.insert(at, (found, scribe.clock().uuid()));
-                } else {
-                    open.remove(&at);
-                }
-            },
-        )
+        .each(within.scan(kinds), |event| {
+            let found = fields(event);
+            let Some(request_id) = found.request_id.clone() else {
+                return;
+            };
+            let at = (event.session, request_id);
+            if event.kind == kind::ACTION_APPROVED {
+                open.insert(at, (found, scribe.clock().uuid()));
+            } else {
+                open.remove(&at);
+            }
+        })
         .await?;
     // What was asked of the swarm goes on with the swarm: its result comes when the call is taken up again.
     let of_team = |found: &Fields| {
@@ -200,7 +197,9 @@ pub(crate) async fn report_unknown(
 /// The same at an orderly end, for outcomes that the journal refused to take.
 pub(crate) async fn report_owed(scribe: &Scribe, catalog: &Catalog) -> Result<usize, JournalError> {
     match unclean_since(scribe).await? {
-        Some(row) => Ok(report_unknown(scribe, catalog, Within::Behind(row), &|_| false).await?.0),
+        Some(row) => Ok(report_unknown(scribe, catalog, Within::Behind(row), &|_| false)
+            .await?
+            .0),
         None => Ok(0),
     }
 }

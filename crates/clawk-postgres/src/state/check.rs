@@ -71,7 +71,9 @@ async fn rows(session: &Session) -> Result<Option<String>, Failure> {
 /// Marks every chain as verified up to its head.
 pub(super) async fn mark_all(session: &Session) -> Result<(), Failure> {
     // Locked first, as by every commit: other hosts append at the same time.
-    session.first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[]).await?;
+    session
+        .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+        .await?;
     let sql = "UPDATE sessions SET verified = events, verified_hash = head WHERE verified <> events";
     session.run(sql, &[]).await?;
     Ok(())

@@ -11,10 +11,10 @@ use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::time::Instant;
 
-use super::shared::PgShared;
-use super::{Inner, Sharing};
 use super::queue::Work;
 use super::read;
+use super::shared::PgShared;
+use super::{Inner, Sharing};
 use crate::connect::Session;
 use crate::error::Failure;
 

@@ -31,7 +31,10 @@ impl PgShared {
         Self { inner }
     }
 
-    async fn write<T>(&self, work: impl AsyncFnOnce(&Session) -> Result<T, Failure>) -> Result<T, JournalError> {
+    async fn write<T>(
+        &self,
+        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+    ) -> Result<T, JournalError> {
         if self.inner.lease.is_fenced() {
             return Err(self.inner.lease.lost());
         }
@@ -228,7 +231,10 @@ impl Shared for PgShared {
     fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>> {
         Box::pin(async move {
             let run = self.inner.lease.number();
-            let ids: Vec<&[u8]> = sessions.iter().map(|session| session.0.as_bytes().as_slice()).collect();
+            let ids: Vec<&[u8]> = sessions
+                .iter()
+                .map(|session| session.0.as_bytes().as_slice())
+                .collect();
             let sql = "DELETE FROM reserved WHERE session = ANY ($1) AND run <> $2";
             self.write(async |session| session.run(sql, &[&ids, &run]).await)
                 .await?;
@@ -243,9 +249,11 @@ impl Shared for PgShared {
     fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>> {
         Box::pin(async move {
             self.write(async |session| {
-                let sql = format!("DELETE FROM orders WHERE at < clock_timestamp() - interval '{ORDERS_KEPT}'");
+                let sql =
+                    format!("DELETE FROM orders WHERE at < clock_timestamp() - interval '{ORDERS_KEPT}'");
                 session.run(&sql, &[]).await?;
-                let sql = "INSERT INTO orders (id, session, wish) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING";
+                let sql =
+                    "INSERT INTO orders (id, session, wish) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING";
                 let id: &[u8] = order.id.as_bytes();
                 session
                     .run(sql, &[&id, &order.session.to_string(), &order.wish])

@@ -206,7 +206,10 @@ async fn set_aside(session: &Session, run: i64, of: &[u8], aside: &Aside) -> Res
     let sql = "INSERT INTO reserved (id, purse, run, session, tokens, cost_microusd, busy_ms, calls, bytes_out) \
         SELECT $1, purse, $3, $4, $5, $6, $7, $8, $9 FROM unnest($2::bytea[]) AS purse ON CONFLICT DO NOTHING";
     session
-        .run(sql, &[&id, &purses, &run, &of, &tokens, &cost, &busy, &calls, &out])
+        .run(
+            sql,
+            &[&id, &purses, &run, &of, &tokens, &cost, &busy, &calls, &out],
+        )
         .await?;
     Ok(())
 }
@@ -228,7 +231,8 @@ pub(super) async fn settle(session: &Session, batches: &[&Batch]) -> Result<(), 
 
 /// Gives a session up, unless it was taken anew since.
 pub(super) async fn release(session: &Session, run: i64, of: SessionId, epoch: i64) -> Result<(), Failure> {
-    let sql = "UPDATE leases SET run = NULL, expires = '-infinity' WHERE session = $1 AND run = $2 AND epoch = $3";
+    let sql =
+        "UPDATE leases SET run = NULL, expires = '-infinity' WHERE session = $1 AND run = $2 AND epoch = $3";
     session.run(sql, &[&of.to_string(), &run, &epoch]).await?;
     Ok(())
 }

@@ -94,7 +94,12 @@ pub(crate) fn is_fenced(state: &StateDir) -> bool {
 mod left_out {
     use super::{Beside, Host, Parts, Path, Result, Server, Sharing, StateDir};
 
-    pub(crate) async fn serve(_dir: &Path, _server: &Server, _agent: &str, _beside: Beside) -> Result<StateDir> {
+    pub(crate) async fn serve(
+        _dir: &Path,
+        _server: &Server,
+        _agent: &str,
+        _beside: Beside,
+    ) -> Result<StateDir> {
         anyhow::bail!(
             "the state lies on PostgreSQL, and this build of clawk leaves that out: build with `cargo build --release --features \
              postgres`, or use a shipped build (`cargo xtask dist`)"

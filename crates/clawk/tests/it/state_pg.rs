@@ -1,4 +1,7 @@
-//! An agent's whole state on PostgreSQL (R48): hosts that take over from each other, one that was asleep, a server that restarts.
+//! An agent's whole state on PostgreSQL (R48): hosts that serve it at the same time and take over from each other, one that was asleep,
+//! a server that restarts.
+
+mod chaos;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,10 +18,11 @@ use crate::postgres::database::Server as Database;
 
 const MANIFEST: &str = r#"  tools:
     - inline: { name: order, description: Orders, input_schema: { type: object } }
+    - inline: { name: pay, description: Pays, input_schema: { type: object } }
   sandbox:
     inline: { level: process }
   policies:
-    - inline: { name: tested, rules: [{ id: all, action: allow, scope: all }] }
+    - inline: { name: tested, rules: [{ id: pay, action: require-approval, scope: tool, match: { name: pay } }, { id: all, action: allow, scope: all }] }
   memory:
     inline:
       name: head
@@ -30,18 +34,20 @@ const LEASE_MS: u64 = 4_000;
 /// Nothing here takes longer, on a busy machine either.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An agent with the configurations `a.toml` and `b.toml` for two hosts of one state.
+/// An agent with the configurations `a.toml` to `d.toml` for hosts of one state.
 fn agent(database: &Database, counter: &Counter) -> Agent {
     let agent = Agent::new();
     agent.may(MANIFEST);
     let secrets = agent.path("secrets.toml");
     std::fs::write(&secrets, format!("PG_PASSWORD = \"{}\"\n", Database::PASSWORD)).unwrap();
     std::fs::set_permissions(secrets, std::fs::Permissions::from_mode(0o600)).unwrap();
-    for host in ["a", "b"] {
+    for host in ["a", "b", "c", "d"] {
         let config = format!(
             "[state]\nurl = \"{}\"\nschema = \"tested\"\ndir = \"{host}\"\nhost = \"{host}\"\nlease_ms = {LEASE_MS}\n\
-             password = \"PG_PASSWORD\"\n[secrets_store]\nfile = \"secrets.toml\"\n[tools.order]\nhttp = {{ url = \"{}/orders\" }}\n",
+             password = \"PG_PASSWORD\"\n[secrets_store]\nfile = \"secrets.toml\"\n[tools.order]\nhttp = {{ url = \"{}/orders\" }}\n\
+             [tools.pay]\nhttp = {{ url = \"{}/orders\" }}\n",
             database.url(),
+            counter.url,
             counter.url
         );
         std::fs::write(agent.path(&format!("{host}.toml")), config).unwrap();
@@ -100,18 +106,9 @@ impl Host {
         self.send(1, "claw.initialize", &params);
     }
 
-    /// Opens the agent's next run, as soon as there is one.
-    fn open(&mut self) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            self.initialize();
-            let answer = self.answer(1);
-            if answer.get("result").is_some() {
-                return;
-            }
-            assert!(Instant::now() < end, "{answer}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+    fn say(&mut self, id: u32, conversation: &str, text: &str) {
+        let params = json!({"text": text, "conversation": conversation, "request_id": request(id)});
+        self.send(id, "claw.message.send", &params);
     }
 
     fn start(agent: &Agent, host: &str) -> Self {
@@ -158,22 +155,16 @@ impl Host {
         self.maybe(id).expect("the host lives")
     }
 
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     fn signal(&self, name: &str) {
         let _told = Command::new("kill")
             .stderr(Stdio::null())
             .args([&format!("-{name}"), &self.child.id().to_string()])
             .status();
-    }
-
-    fn ended(&mut self) -> std::process::ExitStatus {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < until, "it did not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }
 
@@ -212,7 +203,7 @@ fn holds(agent: &Agent, database: &Database) {
 }
 
 #[test]
-fn a_killed_host_is_followed_by_the_one_that_stands_by_and_nothing_is_done_twice() {
+fn a_killed_host_is_followed_by_another_one_and_nothing_is_done_twice() {
     let (database, counter) = (Database::start(), Counter::start(None));
     let agent = agent(&database, &counter);
     let mut first = Host::start(&agent, "a");
@@ -224,7 +215,10 @@ fn a_killed_host_is_followed_by_the_one_that_stands_by_and_nothing_is_done_twice
     let store = json!({"store": "facts", "entries": [entry], "context": context});
     first.send(90, "claw.memory.store", &store);
     assert!(first.answer(90).get("result").is_some());
-    let mut second = Host::begin(&agent, "b");
+    let mut second = Host::start(&agent, "b");
+    until("the first one leads", || {
+        said(&agent, &["state", "info"], "a")["leases"][0]["session"] == "*"
+    });
     let info = said(&agent, &["state", "info"], "a");
     assert_eq!(
         (
@@ -246,17 +240,16 @@ fn a_killed_host_is_followed_by_the_one_that_stands_by_and_nothing_is_done_twice
     counter.hold(true);
     first.order(3);
     until("it is sent", || counter.hits().len() == 2);
-    first.child.kill().unwrap();
-    let killed = Instant::now();
-    first.child.wait().unwrap();
-    counter.hold(false);
-    assert!(second.answer(1).get("result").is_some());
-    println!("taken over after {} ms", killed.elapsed().as_millis());
-    assert!(killed.elapsed() < PATIENCE);
+    // Both serve: what one has answered, the other tells; and what runs at one does not run at the other.
     second.order(2);
     assert_eq!(second.answer(2)["result"], answer["result"], "the one answer");
     second.order(3);
+    first.kill();
+    let killed = Instant::now();
+    counter.hold(false);
     let unknown = second.answer(3);
+    println!("taken over after {} ms", killed.elapsed().as_millis());
+    assert!(killed.elapsed() < PATIENCE);
     assert_eq!(unknown["error"]["data"]["reason"], "outcome_unknown", "{unknown}");
     second.order(4);
     assert!(second.answer(4).get("result").is_some());
@@ -267,43 +260,115 @@ fn a_killed_host_is_followed_by_the_one_that_stands_by_and_nothing_is_done_twice
     let counts = counter.counts();
     assert_eq!(counts.values().max(), Some(&1), "{counts:?}");
     assert_eq!(counts.len(), 3);
-    assert_eq!(said(&agent, &["state", "info"], "b")["leases"][0]["epoch"], 2);
+    until("the second one leads", || {
+        let lead = &said(&agent, &["state", "info"], "b")["leases"][0];
+        (&lead["host"], &lead["epoch"]) == (&json!("b"), &json!(2))
+    });
     holds(&agent, &database);
 }
 
 #[test]
-fn a_host_that_was_asleep_appends_nothing_and_does_nothing_when_it_comes_back() {
+fn a_host_that_was_asleep_appends_nothing_of_what_was_taken_over_and_serves_on() {
     let (database, counter) = (Database::start(), Counter::start(None));
     let agent = agent(&database, &counter);
     let mut first = Host::start(&agent, "a");
     first.order(2);
     assert!(first.answer(2).get("result").is_some());
-    let mut second = Host::begin(&agent, "b");
-    first.signal("STOP");
-    // What comes in while it sleeps is the first thing that it sees.
+    let mut second = Host::start(&agent, "b");
+    counter.hold(true);
     first.order(3);
-    assert!(second.answer(1).get("result").is_some());
-    second.order(4);
-    assert!(second.answer(4).get("result").is_some());
-    let before = said(&agent, &["state", "info"], "b")["events"].clone();
-    first.signal("CONT");
-    if let Some(answer) = first.maybe(3) {
-        let reason = &answer["error"]["data"]["reason"];
-        assert!(
-            reason == "session_moved" || reason == "not_ready" || reason == "tool_unavailable",
-            "{answer}"
-        );
-    }
-    assert!(!first.ended().success(), "it says that another host serves");
-    assert_eq!(
-        said(&agent, &["state", "info"], "b")["events"],
-        before,
-        "nothing was appended"
-    );
-    assert!(!counter.counts().contains_key("order-3"), "nothing was done");
+    until("it is sent", || counter.hits().len() == 2);
+    first.signal("STOP");
+    counter.hold(false);
+    // Taken over, it is told unknown and not run again.
     second.order(3);
-    assert!(second.answer(3).get("result").is_some());
-    assert_eq!(counter.counts().values().max(), Some(&1));
+    let unknown = second.answer(3);
+    assert_eq!(unknown["error"]["data"]["reason"], "outcome_unknown", "{unknown}");
+    first.signal("CONT");
+    let moved = first.answer(3);
+    let error = &moved["error"];
+    assert_eq!(
+        (&error["code"], &error["data"]["reason"]),
+        (&json!(-32603), &json!("session_moved")),
+        "{moved}"
+    );
+    // The same client goes on at the same host, without another `claw.initialize`.
+    first.order(3);
+    let again = first.answer(3);
+    assert_eq!(again["error"]["data"]["reason"], "outcome_unknown", "{again}");
+    first.order(4);
+    let answer = first.answer(4);
+    assert!(answer.get("result").is_some(), "{answer}");
+    second.order(5);
+    assert!(second.answer(5).get("result").is_some());
+    assert_eq!(
+        counter.counts().values().max(),
+        Some(&1),
+        "{:?}",
+        counter.counts()
+    );
+    holds(&agent, &database);
+}
+
+#[test]
+fn hosts_serve_one_agent_at_the_same_time_and_each_answers_where_it_was_asked() {
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = agent(&database, &counter);
+    let (mut first, mut second) = (Host::start(&agent, "a"), Host::start(&agent, "b"));
+    first.say(10, "one", "hello");
+    let answer = first.answer(10);
+    assert!(answer["result"].to_string().contains("hello"), "{answer}");
+    // The conversation is the first one's: the second gives it the message and tells the answer.
+    second.say(11, "one", "again");
+    let told = second.answer(11);
+    assert!(told["result"].to_string().contains("again"), "{told}");
+    assert_eq!(told["result"]["session_id"], answer["result"]["session_id"]);
+    first.say(11, "one", "again");
+    assert_eq!(
+        first.answer(11)["result"]["parts"],
+        told["result"]["parts"],
+        "one answer"
+    );
+    second.say(12, "two", "here");
+    assert!(second.answer(12)["result"].to_string().contains("here"));
+
+    // A question of one host is answered at the other.
+    let context = json!({"request_id": request(20), "identity": "tested"});
+    first.send(
+        20,
+        "claw.tool.call",
+        &json!({"name": "pay", "arguments": {"id": "pay-20"}, "context": context}),
+    );
+    let mut id = 1000;
+    let asked = Instant::now();
+    until("the answer counts", || {
+        id += 1;
+        second.send(id, "claw.tool.approve", &json!({"request_id": request(20)}));
+        second.answer(id)["result"]["acknowledged"] == true
+    });
+    let paid = first.answer(20);
+    println!(
+        "approved at another host after {} ms",
+        asked.elapsed().as_millis()
+    );
+    assert!(paid.get("result").is_some(), "{paid}");
+
+    // A stop at one host holds at the other.
+    let stopped = Instant::now();
+    let output = agent.clawk(["stop", "--all", "--state", "b"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let engaged = Instant::now();
+    id = 2000;
+    until("the stop holds", || {
+        id += 1;
+        first.order(id);
+        first.answer(id)["error"]["data"]["denied_by"] == "stop"
+    });
+    println!(
+        "stopped at another host after {} ms, {} ms with the program",
+        engaged.elapsed().as_millis(),
+        stopped.elapsed().as_millis()
+    );
     holds(&agent, &database);
 }
 
@@ -336,11 +401,11 @@ fn a_server_that_restarts_under_load_loses_nothing_and_nothing_is_done_twice() {
             let end = Instant::now() + PATIENCE;
             while answer["error"]["data"]["reason"] != "outcome_unknown" && answer.get("result").is_none() {
                 assert!(Instant::now() < end, "{answer}");
+                assert_ne!(
+                    answer["error"]["data"]["reason"], "stopped",
+                    "no client has to initialize again"
+                );
                 std::thread::sleep(Duration::from_millis(100));
-                if answer["error"]["data"]["reason"] == "stopped" {
-                    // The agent goes on from its record in another run, which its client opens.
-                    host.open();
-                }
                 host.order(id);
                 answer = host.answer(id);
             }

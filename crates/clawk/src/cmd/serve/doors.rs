@@ -212,7 +212,10 @@ impl Doors {
         }
         match connect(args, launched, host).await {
             Ok(channels) => (self.channels, self.connected) = (channels, running),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the channels can't be connected yet"),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "the channels can't be connected yet"
+            ),
         }
     }
 
