@@ -39,7 +39,9 @@ use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 use crate::token::{NoToken, Tokens};
 
-const VENDOR: &str = "https://open.feishu.cn";
+pub(crate) const VENDOR: &str = "https://open.feishu.cn";
+/// Where a token is given for the app's id and secret.
+pub(crate) const TOKEN_PATH: &str = "open-apis/auth/v3/tenant_access_token/internal";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of one message; a card may have 30 KB with everything around it.
 const MAX_TEXT: usize = 8_000;
@@ -172,8 +174,7 @@ impl Lark {
     async fn token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"app_id": self.app, "app_secret": self.secret.expose().trim()});
-            let path = "open-apis/auth/v3/tenant_access_token/internal";
-            let answer = self.api.post(path, &body).await?;
+            let answer = self.api.post(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expire").and_then(Value::as_u64);
             match (answer.text("/tenant_access_token"), life) {
                 (Some(token), Some(life)) if code(&answer) == 0 => Ok((token.to_owned(), life)),

@@ -117,7 +117,7 @@ fn secret_named(config: &ChannelConfig, parts: &Parts, name: &str) -> Result<Sec
 }
 
 /// A value of `[channels.NAME] settings` that this type needs.
-fn setting(config: &ChannelConfig, name: &str) -> Result<String, String> {
+pub(crate) fn setting(config: &ChannelConfig, name: &str) -> Result<String, String> {
     let value = config.settings.get(name).map(|value| value.trim());
     match value.filter(|value| !value.is_empty()) {
         Some(value) => Ok(value.to_owned()),
@@ -134,7 +134,7 @@ fn listening(parts: &Parts) -> Result<(), String> {
 }
 
 /// A part of a path or a query, percent-encoded.
-fn escaped(part: &str) -> String {
+pub(crate) fn escaped(part: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     part.bytes()
         .map(|byte| {

@@ -32,7 +32,7 @@ use crate::service::Parts;
 use crate::token::Lost;
 
 /// The version is part of the address: the vendor keeps one for about two years.
-const VENDOR: &str = "https://graph.facebook.com/v23.0";
+pub(crate) const VENDOR: &str = "https://graph.facebook.com/v23.0";
 /// Where files lie.
 const HOSTS: [&str; 3] = ["facebook.com", "fbsbx.com", "fbcdn.net"];
 const PATIENCE: Duration = Duration::from_secs(30);
