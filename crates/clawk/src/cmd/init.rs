@@ -210,15 +210,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     write_schema(args)?;
     if let Some(channel) = &channel {
-        for step in &channel.next {
-            out::line(&format!("next:  {step}"))?;
+        let path = manifest.display();
+        let served = [
+            format!("clawk doctor {path}"),
+            format!("clawk serve {path}{}", channel.flags),
+        ];
+        for (n, step) in channel.next.iter().chain(&served).enumerate() {
+            let label = if n == 0 { "next:" } else { "     " };
+            out::line(&format!("{label}  {step}"))?;
         }
-        out::line(&format!(
-            "       clawk serve {}{}",
-            manifest.display(),
-            channel.flags
-        ))?;
-        out::line(&format!("       clawk doctor {}", manifest.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     out::line(&format!("next:  clawk run {}", manifest.display()))?;

@@ -105,13 +105,21 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
         looked(&declared, &config, &typed, &variables)?;
     }
     let provider = provider(&taken);
+    // Where to get a secret is said once.
+    let mut hows = variables
+        .into_iter()
+        .zip(std::iter::once(needs.how).chain(std::iter::repeat("")))
+        .collect::<Vec<_>>();
     if !provider.is_empty() {
-        variables.push(SPEECH_KEY.to_owned());
+        hows.push((SPEECH_KEY.to_owned(), "the key of the speech server"));
     }
-    let next = variables
-        .iter()
-        .filter(|name| clawk_secrets::env::non_empty(name).is_none())
-        .map(|name| format!("export {name}=…    # {}", needs.how))
+    let next = hows
+        .into_iter()
+        .filter(|(name, _)| clawk_secrets::env::non_empty(name).is_none())
+        .map(|(name, how)| match how {
+            "" => format!("export {name}=…"),
+            how => format!("export {name}=…    # {how}"),
+        })
         .collect();
     Ok(Written {
         manifest: yaml(&manifest),
@@ -366,6 +374,9 @@ fn looked(
     Ok(())
 }
 
+/// Keys of a channel, in the order in which people read them.
+const KEYS: [&str; 6] = ["name", "type", "transport", "auth", "access_control", "trigger"];
+
 /// The channel as lines of the manifest's `spec`. Values are JSON, which is YAML.
 fn yaml(manifest: &Value) -> String {
     let mut lines = vec![
@@ -373,8 +384,10 @@ fn yaml(manifest: &Value) -> String {
         "  channels:".to_owned(),
         "    - inline:".to_owned(),
     ];
-    for (key, value) in manifest.as_object().into_iter().flatten() {
-        lines.push(format!("        {key}: {value}"));
+    for key in KEYS {
+        if let Some(value) = manifest.get(key) {
+            lines.push(format!("        {key}: {value}"));
+        }
     }
     lines.join("\n") + "\n"
 }

@@ -339,8 +339,7 @@ impl Kind {
             },
             Self::Voice => Needs {
                 secret: "VOICE_TOKEN",
-                how: "make a long random text, for example with `openssl rand -hex 32`; it is what you connect with. The key of the speech \
-                      server is SPEECH_KEY",
+                how: "make a long random text, for example with `openssl rand -hex 32`; it is what you connect with",
                 asks: vec![
                     ask(
                         "speech_url",
