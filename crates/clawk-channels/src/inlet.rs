@@ -619,6 +619,7 @@ impl Inlet {
             return;
         }
         let Some(watcher) = self.kernel.watch(session) else {
+            self.live.leave(conversation);
             return;
         };
         let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());
