@@ -3,6 +3,7 @@
 //!
 //! Long because the checks of one message run in one order for all platforms, and are read from top to bottom.
 
+mod reaction;
 mod shown;
 
 use std::collections::{HashSet, VecDeque};
@@ -86,6 +87,7 @@ pub struct Inlet {
     tasks: TaskTracker,
     /// Conversations that wait for an answer, where the platform shows that somebody writes.
     writing: Arc<Mutex<HashSet<String>>>,
+    reactions: Arc<reaction::Reactions>,
     /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
     asides: Arc<tokio::sync::Semaphore>,
@@ -127,6 +129,7 @@ impl Inlet {
             asides: Arc::new(tokio::sync::Semaphore::new(ASIDES)),
             adapter: OnceLock::new(),
             writing: Arc::default(),
+            reactions: Arc::default(),
             answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),
             channel,
@@ -257,6 +260,7 @@ impl Inlet {
         self.status.came(self.now(), came);
         if came == Came::Accepted {
             self.acknowledge(&incoming);
+            self.react(&incoming);
             if let Taken::Accepted { message, session, .. } = &taken {
                 self.follow(&incoming.conversation, *message, *session);
             }

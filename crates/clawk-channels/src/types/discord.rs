@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::gateway::{self, Frame, Gateway};
-use super::{own_host, secret};
+use super::{escaped, own_host, secret};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Incoming, Markup, Out, OutFile,
     Press, Unit, carried,
@@ -383,7 +383,6 @@ impl Discord {
             }
             None => "This button means nothing any more.".to_owned(),
         };
-        let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let (id, token) = (text("/id"), text("/token"));
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
         if !number(id) || !token.chars().all(plain) {
@@ -399,6 +398,21 @@ impl Discord {
 
     async fn post(&self, method: Method, path: &str, body: &Value) -> Delivery {
         outcome(self.api.send(method, path, Some(body)).await)
+    }
+
+    /// The bot's 👀 on a message: PUT shows it, DELETE takes it away.
+    async fn mark(&self, method: Method, conversation: &str, id: &str) -> Result<(), String> {
+        if !number(id) {
+            return Err("the message has no number".to_owned());
+        }
+        let messages = messages(conversation).map_err(|_| "the conversation has no number")?; // silent-ok: said
+        let path = format!("{messages}/{id}/reactions/{}/@me", escaped(super::EYES));
+        let answer = self.api.send(method, &path, None).await;
+        let answer = answer.map_err(Fault::reason)?;
+        if answer.status.is_success() {
+            return Ok(());
+        }
+        Err(format!("{} {}", answer.status.as_u16(), said(&answer)))
     }
 
     async fn look_for(&self, out: &Out) -> Found {
@@ -483,9 +497,14 @@ fn retry_after(answer: &Answer) -> Option<u64> {
     given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
 }
 
+/// Whether a text is an id of the platform.
+fn number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The path of a conversation's messages; ids are numbers.
 fn messages(conversation: &str) -> Result<String, Delivery> {
-    if !conversation.is_empty() && conversation.bytes().all(|byte| byte.is_ascii_digit()) {
+    if number(conversation) {
         return Ok(format!("channels/{conversation}/messages"));
     }
     Err(Delivery::Failed {
@@ -585,6 +604,19 @@ impl Adapter for Discord {
 
     fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
+    }
+
+    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(async move { self.mark(Method::PUT, conversation, id).await.map(|()| None) })
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+        _mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(self.mark(Method::DELETE, conversation, id))
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

@@ -26,6 +26,7 @@ mod mail;
 mod platforms;
 #[cfg(all(feature = "nats", feature = "redis"))]
 mod queue;
+mod reactions;
 mod schedule;
 mod signatures;
 mod suite;

@@ -142,6 +142,16 @@ async fn call(
             }
             axum::Json(json!({"id": "1"})).into_response()
         }
+        (method, ["channels", _, "messages", id, "reactions", emoji, "@me"])
+            if method == Method::PUT || method == Method::DELETE =>
+        {
+            if !["👀", "%F0%9F%91%80"].contains(emoji) {
+                kept.fault(format!("10014: {emoji}"));
+            }
+            // Both may be asked twice.
+            kept.react(id, method == Method::PUT);
+            StatusCode::NO_CONTENT.into_response()
+        }
         (&Method::POST, ["channels", _, "typing"]) => StatusCode::NO_CONTENT.into_response(),
         (&Method::POST, ["interactions", _, _, "callback"]) => {
             if params["data"]["flags"] != 64 {

@@ -44,6 +44,7 @@ pub(crate) async fn start() -> Platform {
     let server = Arc::new(Server::default());
     let router = Router::new()
         .route("/_matrix/client/v3/{*path}", axum::routing::any(call))
+        .route("/_matrix/client/v1/{*path}", axum::routing::get(call))
         .route("/_matrix/media/v3/upload", axum::routing::post(upload))
         .route(
             "/_matrix/client/v1/media/download/{server}/{id}",
@@ -126,6 +127,34 @@ async fn call(
         (&Method::PUT, ["rooms", _, "typing", _]) => {
             kept.typings.fetch_add(1, Ordering::SeqCst);
             axum::Json(json!({})).into_response()
+        }
+        (&Method::PUT, ["rooms", _, "send", "m.reaction", _]) => {
+            kept.only("reaction", &params, &["m.relates_to"]);
+            let relates = &params["m.relates_to"];
+            if relates["rel_type"] != "m.annotation" || relates["key"] != "👀" {
+                kept.fault("m.reaction");
+            }
+            let id = relates["event_id"].as_str().unwrap();
+            kept.react(id, true);
+            axum::Json(json!({"event_id": format!("$mark{}", &id[1..])})).into_response()
+        }
+        (&Method::GET, ["rooms", _, "relations", id, "m.annotation", "m.reaction"]) => {
+            let own = json!({"type": "m.reaction", "sender": ME, "event_id": format!("$mark{}", &id[1..]),
+                "content": {"m.relates_to": {"rel_type": "m.annotation", "event_id": id, "key": "👀"}}});
+            let other = json!({"type": "m.reaction", "sender": "@other:hs", "event_id": "$other",
+                "content": {"m.relates_to": {"rel_type": "m.annotation", "event_id": id, "key": "👀"}}});
+            let on = kept.reactions.lock().unwrap().iter().any(|known| known == id);
+            let chunk = if on { vec![other, own] } else { vec![other] };
+            axum::Json(json!({ "chunk": chunk })).into_response()
+        }
+        (&Method::PUT, ["rooms", _, "redact", event, _]) => {
+            match event.strip_prefix("$mark") {
+                Some(rest) => {
+                    kept.react(&format!("${rest}"), false);
+                }
+                None => kept.fault(format!("{event} is redacted")),
+            }
+            axum::Json(json!({"event_id": "$redaction"})).into_response()
         }
         (&Method::POST, ["rooms", _, "receipt", "m.read", _]) => {
             kept.reads.fetch_add(1, Ordering::SeqCst);

@@ -125,6 +125,17 @@ async fn call(
             });
             axum::Json(json!({"ok": true, "ts": params["ts"]})).into_response()
         }
+        "reactions.add" | "reactions.remove" => {
+            kept.only(&method, &params, &["channel", "timestamp", "name"]);
+            if params["name"] != "eyes" {
+                kept.fault("invalid_name");
+            }
+            let on = method == "reactions.add";
+            if kept.react(params["timestamp"].as_str().unwrap(), on) {
+                return axum::Json(json!({"ok": true})).into_response();
+            }
+            wrong(if on { "already_reacted" } else { "no_reaction" })
+        }
         "chat.postEphemeral" => {
             kept.only(&method, &params, &["channel", "user", "text"]);
             axum::Json(json!({"ok": true})).into_response()
