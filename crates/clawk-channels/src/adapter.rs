@@ -436,6 +436,12 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(()))
     }
 
+    /// The conversation of the thread that a message in a group begins (`features.threads`). It is asked once the message's sender is let
+    /// in. `None`: it stands in a thread already, or none can begin there.
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, _incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Shows by a reaction that a message is worked on. Returns what [`Adapter::unreact`] is given, where the platform names a reaction.
     ///
     /// The error says why it is not shown, for the log.

@@ -17,6 +17,14 @@ pub(crate) const fn reacts(kind: ChannelType) -> bool {
     )
 }
 
+/// Whether a message in a group can begin a thread that an answer goes to. Slack answers in threads in any case.
+pub(crate) const fn threads(kind: ChannelType) -> bool {
+    matches!(
+        kind,
+        ChannelType::Slack | ChannelType::Matrix | ChannelType::Lark | ChannelType::Discord
+    )
+}
+
 /// What the manifest asks of a channel and its type can't do: the field, and why.
 #[must_use]
 pub fn unserved(channel: &Channel) -> Vec<(&'static str, String)> {
@@ -31,6 +39,19 @@ pub fn unserved(channel: &Channel) -> Vec<(&'static str, String)> {
         found.push((
             "reactions",
             format!("`features.reactions` does nothing for type `{kind}`: {why}"),
+        ));
+    }
+    if features.threads == Some(true) && !threads(channel.kind) {
+        let why = match channel.kind {
+            ChannelType::Telegram => {
+                "a bot begins no topic at a message; messages in a topic are answered there"
+            }
+            ChannelType::Email => "a mail is answered in its thread in any case",
+            _ => "the platform has no threads that begin at a message",
+        };
+        found.push((
+            "threads",
+            format!("`features.threads` does nothing for type `{kind}`: {why}"),
         ));
     }
     found

@@ -248,8 +248,8 @@ impl Inlet {
     }
 
     /// Takes a message in.
-    pub async fn message(&self, incoming: Incoming) -> Taken {
-        let taken = self.judged(&incoming).await;
+    pub async fn message(&self, mut incoming: Incoming) -> Taken {
+        let taken = self.judged(&mut incoming).await;
         let came = match &taken {
             Taken::Accepted { duplicate: false, .. } => Came::Accepted,
             Taken::Accepted { duplicate: true, .. } => Came::Duplicate,
@@ -272,7 +272,7 @@ impl Inlet {
         clippy::too_many_lines,
         reason = "the steps of one message, in the order of C1 to C4"
     )]
-    async fn judged(&self, incoming: &Incoming) -> Taken {
+    async fn judged(&self, incoming: &mut Incoming) -> Taken {
         let sender = incoming
             .sender
             .as_deref()
@@ -334,6 +334,14 @@ impl Inlet {
                 .await;
         }
         let adapter = self.adapter();
+        let threads = self.channel.features.threads == Some(true) && !incoming.direct;
+        if let (true, Some(adapter)) = (threads, &adapter)
+            && let Some(thread) = adapter.thread(self, incoming).await
+        {
+            // From here on it is a conversation of its own: its answer, its questions and its session.
+            thread.clone_into(&mut inbound.conversation);
+            incoming.conversation = thread;
+        }
         let taken = self
             .files
             .take(adapter.as_ref(), &incoming.text, &incoming.attachments);

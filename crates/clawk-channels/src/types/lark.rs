@@ -690,6 +690,12 @@ impl Adapter for Lark {
         })
     }
 
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        let (chat, root) = place(&incoming.conversation);
+        let first = incoming.ids.first().filter(|_| root.is_none());
+        Box::pin(std::future::ready(first.map(|id| format!("{chat}:{id}"))))
+    }
+
     fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
         Box::pin(reactions::put(self, id))
     }

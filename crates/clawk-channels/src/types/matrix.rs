@@ -584,6 +584,12 @@ impl Adapter for Matrix {
         })
     }
 
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        let (room, root) = place(&incoming.conversation);
+        let first = incoming.ids.first().filter(|_| root.is_none());
+        Box::pin(std::future::ready(first.map(|id| format!("{room} {id}"))))
+    }
+
     fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
         Box::pin(async move {
             let (room, _) = place(conversation);

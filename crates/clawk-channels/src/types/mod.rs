@@ -5,6 +5,7 @@ pub(crate) mod custom;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
+mod discord_threads;
 mod gateway;
 pub(crate) mod lark;
 mod lark_frame;

@@ -30,6 +30,7 @@ mod reactions;
 mod schedule;
 mod signatures;
 mod suite;
+mod threads;
 mod voice;
 mod weather;
 mod web;

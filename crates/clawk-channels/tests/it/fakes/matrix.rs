@@ -238,7 +238,10 @@ fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
         .insert(txn.to_owned(), id.clone());
     kept.add(Sent {
         id: id.clone(),
-        conversation: room.to_owned(),
+        conversation: match params["m.relates_to"]["rel_type"].as_str() {
+            Some("m.thread") => format!("{room} {}", params["m.relates_to"]["event_id"].as_str().unwrap()),
+            _ => room.to_owned(),
+        },
         text: params["body"].as_str().unwrap().to_owned(),
         buttons: Vec::new(),
         files: Vec::new(),
@@ -307,13 +310,16 @@ impl Fake for Platform {
             if said.mention {
                 content["m.mentions"] = json!({"user_ids": [ME]});
             }
+            let (room, root) = said
+                .conversation
+                .split_once(' ')
+                .unwrap_or((&said.conversation, ""));
+            if !root.is_empty() {
+                content["m.relates_to"] = json!({"rel_type": "m.thread", "event_id": root});
+            }
             let event = json!({"type": "m.room.message", "event_id": format!("$e{}", said.n), "sender": said.sender,
                 "origin_server_ts": 1, "content": content});
-            self.server
-                .events
-                .lock()
-                .unwrap()
-                .push((said.conversation.clone(), event));
+            self.server.events.lock().unwrap().push((room.to_owned(), event));
             self.server.came.notify_one();
         })
     }

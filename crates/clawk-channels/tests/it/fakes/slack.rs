@@ -394,9 +394,16 @@ impl Fake for Platform {
                 said.text.clone()
             };
             let kind = if said.direct { "im" } else { "channel" };
-            let event = json!({"type": "event_callback", "event_id": format!("Ev{}", said.n), "team_id": "T1",
-                "event": {"type": "message", "user": said.sender, "channel": said.conversation, "channel_type": kind, "ts": ts,
+            let (channel, thread) = said
+                .conversation
+                .split_once(':')
+                .unwrap_or((&said.conversation, ""));
+            let mut event = json!({"type": "event_callback", "event_id": format!("Ev{}", said.n), "team_id": "T1",
+                "event": {"type": "message", "user": said.sender, "channel": channel, "channel_type": kind, "ts": ts,
                     "text": text}});
+            if !thread.is_empty() {
+                event["event"]["thread_ts"] = json!(thread);
+            }
             self.bring("events_api", event.clone(), &format!("e{}", said.n))
                 .await;
             if said.mention {
