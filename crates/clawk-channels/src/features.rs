@@ -1,8 +1,8 @@
 //! What of `features` a type can do. One table for `clawk validate`, the start and the inlet.
 
-use clawk_manifest::model::{Channel, ChannelType};
+use clawk_manifest::model::{Channel, ChannelType, Modality, Provider};
 
-use crate::config::is_trigger;
+use crate::config::{ChannelConfig, is_trigger};
 
 /// Whether the platform's API lets a bot put a reaction on a message.
 pub(crate) const fn reacts(kind: ChannelType) -> bool {
@@ -25,9 +25,43 @@ pub(crate) const fn threads(kind: ChannelType) -> bool {
     )
 }
 
+/// Whether recordings come as files that are turned into words. `voice` has a way of its own.
+pub(crate) const fn hears(kind: ChannelType) -> bool {
+    matches!(
+        kind,
+        ChannelType::Telegram
+            | ChannelType::Whatsapp
+            | ChannelType::Matrix
+            | ChannelType::Discord
+            | ChannelType::Slack
+            | ChannelType::Lark
+            | ChannelType::Line
+            | ChannelType::Email
+    )
+}
+
+/// What is wrong with the Provider that a chat channel names for recordings.
+pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Provider]) -> Vec<String> {
+    let Some(name) = config.settings.get("transcribe").filter(|_| hears(channel.kind)) else {
+        return Vec::new();
+    };
+    let key = format!("`[channels.{}] settings.transcribe`", channel.name);
+    let fault = match providers.iter().find(|provider| provider.name == *name) {
+        None => format!("{key} names the provider `{name}`, which is not declared"),
+        Some(provider) if !provider.capabilities.contains(&Modality::Audio) => {
+            format!("{key}: the provider `{name}` does not have `audio` in its `capabilities`")
+        }
+        Some(_) if channel.features.voice != Some(true) => {
+            format!("{key} means nothing without `features.voice: true`")
+        }
+        Some(_) => return Vec::new(),
+    };
+    vec![fault]
+}
+
 /// What the manifest asks of a channel and its type can't do: the field, and why.
 #[must_use]
-pub fn unserved(channel: &Channel) -> Vec<(&'static str, String)> {
+pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str, String)> {
     let (kind, features) = (channel.kind.as_str(), &channel.features);
     let mut found = Vec::new();
     if features.reactions == Some(true) && !reacts(channel.kind) {
@@ -53,6 +87,17 @@ pub fn unserved(channel: &Channel) -> Vec<(&'static str, String)> {
             "threads",
             format!("`features.threads` does nothing for type `{kind}`: {why}"),
         ));
+    }
+    if features.voice == Some(true) && channel.kind != ChannelType::Voice {
+        let audio = |provider: &Provider| provider.capabilities.contains(&Modality::Audio);
+        let why = match (hears(channel.kind), providers.iter().any(audio)) {
+            (true, true) => None,
+            (true, false) => Some(
+                "no provider has `audio` in its `capabilities`, so recordings come in as files".to_owned(),
+            ),
+            (false, _) => Some(format!("for type `{kind}` a recording comes in as a file")),
+        };
+        found.extend(why.map(|why| ("voice", format!("`features.voice` does nothing: {why}"))));
     }
     found
 }

@@ -3,6 +3,7 @@
 //!
 //! Long because the checks of one message run in one order for all platforms, and are read from top to bottom.
 
+mod heard;
 mod reaction;
 mod shown;
 
@@ -29,6 +30,7 @@ use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
 use crate::state::{Came, State, Status};
+use crate::waiting::Shelf;
 
 /// How long sending a notice (a pairing code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
@@ -56,7 +58,7 @@ pub enum Taken {
     },
     /// It was refused. Sending it again gives the same result.
     Refused(String),
-    /// It is not for the agent, or it answered a question.
+    /// It is not for the agent, or it answered a question, or it has a recording: then it is kept durably and understood later.
     Ignored,
     /// It could not be stored now. It is not acknowledged, so the platform sends it again.
     Later(String),
@@ -88,6 +90,9 @@ pub struct Inlet {
     /// Conversations that wait for an answer, where the platform shows that somebody writes.
     writing: Arc<Mutex<HashSet<String>>>,
     reactions: Arc<reaction::Reactions>,
+    /// Messages with recordings that are not understood yet, and that one came.
+    shelf: Arc<Shelf>,
+    recorded: tokio::sync::Notify,
     /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
     asides: Arc<tokio::sync::Semaphore>,
@@ -104,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) facts: Arc<Vec<ChannelFact>>,
     pub(crate) cursor: Cursor,
     pub(crate) files: Files,
+    pub(crate) shelf: Shelf,
     pub(crate) questions: Arc<Questions>,
     pub(crate) tasks: TaskTracker,
     pub(crate) over: CancellationToken,
@@ -119,6 +125,7 @@ impl Inlet {
             facts,
             cursor,
             files,
+            shelf,
             questions,
             tasks,
             over,
@@ -130,6 +137,8 @@ impl Inlet {
             adapter: OnceLock::new(),
             writing: Arc::default(),
             reactions: Arc::default(),
+            shelf: Arc::new(shelf),
+            recorded: tokio::sync::Notify::new(),
             answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),
             channel,
@@ -279,6 +288,9 @@ impl Inlet {
             .filter(|sender| *sender != NOBODY)
             .unwrap_or(NOBODY);
         let mut inbound = self.inbound(incoming, sender);
+        if self.is_shelved(incoming) {
+            return Taken::Ignored;
+        }
         // First of all: a platform's retry takes no token of a bucket, and is never refused for what it was let in with.
         match self.kernel.arrived(&inbound).await {
             Ok(Some(known)) => {
@@ -341,6 +353,11 @@ impl Inlet {
             // From here on it is a conversation of its own: its answer, its questions and its session.
             thread.clone_into(&mut inbound.conversation);
             incoming.conversation = thread;
+        }
+        if self.hears(incoming)
+            && let Some(taken) = self.shelve(incoming, inbound.role).await
+        {
+            return taken;
         }
         let taken = self
             .files

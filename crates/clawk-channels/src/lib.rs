@@ -22,6 +22,10 @@ mod form;
 
 mod kinds;
 
+mod recording;
+
+mod waiting;
+
 mod gate;
 
 mod genuine;

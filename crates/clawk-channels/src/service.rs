@@ -35,6 +35,7 @@ use crate::questions::{Lanes, Questions};
 use crate::schedules::{Schedules, Wanted};
 use crate::state::{Report, State};
 use crate::types;
+use crate::waiting::Shelf;
 
 /// The first wait before a channel is connected again, milliseconds; it doubles.
 const FIRST_WAIT_MS: u64 = 1_000;
@@ -189,6 +190,7 @@ impl Channels {
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
                 files: files(&parts, channel),
+                shelf: Shelf::new(&parts.folder, &channel.name),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
                 over: over.clone(),
@@ -209,6 +211,7 @@ impl Channels {
                     lane.removed.clone(),
                 );
                 let inlet = Arc::clone(&lane.inlet);
+                inlet.spawn(Arc::clone(&inlet).understand());
                 tasks.spawn(async move {
                     // A library that breaks takes down its own channel, and that is said.
                     if AssertUnwindSafe(work).catch_unwind().await.is_err() {

@@ -44,7 +44,7 @@ pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
 /// Features of channels that their type does not have.
 fn features(manifest: &Manifest) -> Vec<Diagnostic> {
     let all = manifest.channels.iter().enumerate().flat_map(|(at, channel)| {
-        clawk_channels::unserved(channel)
+        clawk_channels::unserved(channel, &manifest.providers)
             .into_iter()
             .map(move |(field, why)| {
                 let pointer = format!("/spec/channels/{at}/features/{field}");

@@ -19,6 +19,7 @@ mod durable;
 mod fakes;
 mod files;
 mod frames;
+mod heard;
 mod homeserver;
 mod hooks;
 #[cfg(feature = "mail")]
