@@ -101,3 +101,64 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::testing::manifest;
+    use serde_json::json;
+
+    use super::{faults, unserved};
+    use crate::config::ChannelConfig;
+
+    #[test]
+    fn what_a_type_can_not_do_is_said_and_what_it_can_is_not() {
+        let told = |kind: &str, transport: &str, capabilities: serde_json::Value| {
+            let manifest = manifest(json!({
+                "channels": [{"name": "chat", "type": kind, "transport": transport, "auth": {"secret_ref": "T"},
+                    "features": {"reactions": true, "threads": true, "voice": true}}],
+                "providers": [{"name": "model", "protocol": "custom", "endpoint": "script:none", "model": "m",
+                    "auth": {"type": "none"}, "capabilities": capabilities}]}));
+            let found = unserved(&manifest.channels[0], &manifest.providers);
+            found.into_iter().map(|(field, _)| field).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told("matrix", "polling", json!(["text", "audio"])),
+            Vec::<&str>::new()
+        );
+        assert_eq!(told("matrix", "polling", json!(["text"])), ["voice"]);
+        assert_eq!(told("telegram", "polling", json!(["audio"])), ["threads"]);
+        assert_eq!(
+            told("webhook", "webhook", json!(["audio"])),
+            ["reactions", "threads", "voice"]
+        );
+        assert_eq!(
+            told("voice", "websocket", json!(["audio"])),
+            ["reactions", "threads"]
+        );
+    }
+
+    #[test]
+    fn the_provider_for_recordings_must_be_there_and_hear() {
+        let manifest = manifest(json!({
+            "channels": [{"name": "chat", "type": "telegram", "transport": "polling", "auth": {"secret_ref": "T"},
+                "features": {"voice": true}}],
+            "providers": [
+                {"name": "model", "protocol": "custom", "endpoint": "script:none", "model": "m", "auth": {"type": "none"},
+                    "capabilities": ["text"]},
+                {"name": "ear", "protocol": "custom", "endpoint": "script:none", "model": "m", "auth": {"type": "none"},
+                    "capabilities": ["audio"]}]}));
+        for (name, fault) in [
+            ("ear", None),
+            ("model", Some("`audio`")),
+            ("other", Some("not declared")),
+        ] {
+            let mut config = ChannelConfig::default();
+            config.settings.insert("transcribe".to_owned(), name.to_owned());
+            let found = faults(&manifest.channels[0], &config, &manifest.providers);
+            match fault {
+                None => assert_eq!(found, Vec::<String>::new()),
+                Some(fault) => assert!(found[0].contains(fault), "{found:?}"),
+            }
+        }
+    }
+}

@@ -1,4 +1,6 @@
 //! `matrix`: the client-server API by long polling. Sends carry a transaction id, so that the same message twice is one.
+//!
+//! Long because the room list, its gaps, files and reactions share one account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

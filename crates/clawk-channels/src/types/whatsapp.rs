@@ -1,5 +1,7 @@
 //! `whatsapp`: Cloud API. Events come by webhook, signed without a time; answers leave by the Graph API, which knows no idempotency
 //! key and no history, but names our id in what it tells of each message.
+//!
+//! Long because the shapes of the webhook stand beside what is made of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
