@@ -140,9 +140,8 @@ fn mp4(data: &[u8]) -> Option<u64> {
             0 => (be32(data, at + 16)?, be32(data, at + 20)?),
             _ => (be32(data, at + 24)?, be64(data, at + 28)?),
         };
-        if scale > 0 {
-            longest = longest.max(length.saturating_mul(1_000) / scale);
-        }
+        let ms = length.saturating_mul(1_000).checked_div(scale);
+        longest = longest.max(ms.unwrap_or_default());
     }
     (longest > 0).then(|| longest.max(least(data)))
 }

@@ -35,7 +35,6 @@ use crate::questions::{Lanes, Questions};
 use crate::schedules::{Schedules, Wanted};
 use crate::state::{Report, State};
 use crate::types;
-use crate::waiting::Shelf;
 
 /// The first wait before a channel is connected again, milliseconds; it doubles.
 const FIRST_WAIT_MS: u64 = 1_000;
@@ -190,7 +189,6 @@ impl Channels {
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
                 files: files(&parts, channel),
-                shelf: Shelf::new(&parts.folder, &channel.name),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
                 over: over.clone(),
@@ -211,7 +209,6 @@ impl Channels {
                     lane.removed.clone(),
                 );
                 let inlet = Arc::clone(&lane.inlet);
-                inlet.spawn(Arc::clone(&inlet).understand());
                 tasks.spawn(async move {
                     // A library that breaks takes down its own channel, and that is said.
                     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
@@ -575,6 +572,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationTo
 /// Keeps one channel connected, and delivers its answers while it is.
 async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>, over: CancellationToken) {
     let name = inlet.channel().name.clone();
+    inlet.spawn(Arc::clone(&inlet).understand());
     let mut wait_ms = FIRST_WAIT_MS;
     loop {
         let mut well: Option<Instant> = None;
