@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lark_frame::{Frame, Joined};
+use super::lark_reactions as reactions;
 use super::lark_text::{harmless, read};
 use super::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::adapter::{
@@ -192,7 +193,12 @@ impl Lark {
     }
 
     /// One exchange with a token that counts; a lapsed one is asked for anew once.
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Fault> {
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Fault> {
         loop {
             let token = match self.token().await {
                 Ok(token) => token,
@@ -212,6 +218,10 @@ impl Lark {
                 return Ok(answer);
             }
         }
+    }
+
+    pub(super) fn app_id(&self) -> &str {
+        &self.app
     }
 
     async fn greet(&self) -> Result<(), Ended> {
@@ -564,12 +574,12 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn code(answer: &Answer) -> i64 {
+pub(super) fn code(answer: &Answer) -> i64 {
     let code = answer.body.get("code").and_then(Value::as_i64);
     code.unwrap_or(if answer.status.is_success() { 0 } else { -1 })
 }
 
-fn said(answer: &Answer) -> String {
+pub(super) fn said(answer: &Answer) -> String {
     shown(&format!(
         "{} {}",
         code(answer),
@@ -678,6 +688,25 @@ impl Adapter for Lark {
                 other => other,
             }
         })
+    }
+
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        let (chat, root) = place(&incoming.conversation);
+        let first = incoming.ids.first().filter(|_| root.is_none());
+        Box::pin(std::future::ready(first.map(|id| format!("{chat}:{id}"))))
+    }
+
+    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(reactions::put(self, id))
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+        mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(reactions::remove(self, id, mark))
     }
 
     fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {

@@ -5,9 +5,11 @@ pub(crate) mod custom;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
+mod discord_threads;
 mod gateway;
 pub(crate) mod lark;
 mod lark_frame;
+mod lark_reactions;
 mod lark_text;
 pub(crate) mod line;
 #[cfg(feature = "mail")]
@@ -32,6 +34,9 @@ use clawk_secrets::Secret;
 use crate::adapter::Adapter;
 use crate::config::ChannelConfig;
 use crate::service::Parts;
+
+/// The reaction on a message that is worked on.
+const EYES: &str = "\u{1f440}";
 
 /// The adapter of a channel; none for a type that is served elsewhere.
 ///
