@@ -212,12 +212,7 @@ impl Exporter {
                         .map(|since| self.interval.saturating_sub(since.elapsed()))
                 }
                 Err(error) => {
-                    let error = format!("{error:#}");
-                    if !failing {
-                        tracing::error!(exporter = %self.name, row = work.cursor.row, error, "telemetry waits: its receiver does not take it");
-                    }
-                    work.cursor.failing = Some(error);
-                    self.note_failure(&work);
+                    self.failed(&mut work, &error, failing);
                     failing = true;
                     let jitter = self.clock.random() % (pause_ms / 2);
                     let wait = Duration::from_millis(pause_ms / 2 + jitter);
@@ -237,7 +232,18 @@ impl Exporter {
                 () = over.cancelled() => {}
             }
         }
-        let last = async { while matches!(self.step(&mut work, true).await, Ok(true)) {} };
+        let last = async {
+            loop {
+                match self.step(&mut work, true).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        self.failed(&mut work, &error, failing);
+                        break;
+                    }
+                }
+            }
+        };
         if timeout(LAST, last).await.is_err() {
             tracing::warn!(exporter = %self.name, "telemetry of this run's end waits for the next run");
         }
@@ -362,6 +368,16 @@ impl Exporter {
         work.cursor.points = work.meter.points();
         work.cursor.failing = None;
         self.keep(&work.cursor)
+    }
+
+    /// Says in the log and in the state that nothing is delivered now. `told`: the log has it already.
+    fn failed(&self, work: &mut Work, error: &anyhow::Error, told: bool) {
+        let error = format!("{error:#}");
+        if !told {
+            tracing::error!(exporter = %self.name, row = work.cursor.row, error, "telemetry waits: its receiver does not take it");
+        }
+        work.cursor.failing = Some(error);
+        self.note_failure(work);
     }
 
     /// Says in the kept cursor why it stands; the row stays that of the last delivery.
