@@ -189,6 +189,7 @@ impl Assembler {
         self.below(fact, category, name, span_of("moment", &id))
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of fact")]
     fn item(&mut self, fact: &Fact) -> Option<Item> {
         Some(match &fact.what {
             What::TurnBegan { turn, task } => {
