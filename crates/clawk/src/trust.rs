@@ -3,6 +3,8 @@
 //!
 //! Agreement is remembered by a digest over what would run: commands with their environment, and the content of those of their files
 //! that lie in the folder.
+//!
+//! Long because each section that names a program or a receiver has a piece here.
 
 use std::collections::BTreeSet;
 use std::fs;
