@@ -9,6 +9,7 @@ mod members;
 mod memory;
 pub(crate) mod own;
 mod ready;
+pub(crate) mod telemetry;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -312,6 +313,9 @@ impl Blueprint {
         )?;
         let mut keeper = Keeper::start(state, checkpoints, retention, env)?;
         keeper.also(audits);
+        let is_wired = matches!(self.origin, Origin::Wire(_));
+        let exporters = telemetry::of(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
+        keeper.telling(exporters);
         Ok(keeper)
     }
 

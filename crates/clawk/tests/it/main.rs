@@ -71,6 +71,7 @@ mod skills;
 mod state_pg;
 mod stop;
 mod swarm;
+mod telemetry;
 mod terminal;
 mod trace;
 #[cfg(feature = "conformance")]
