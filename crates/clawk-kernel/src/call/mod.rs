@@ -25,7 +25,7 @@ mod spend;
 mod standing;
 mod suggest;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -67,12 +67,13 @@ use crate::event::Thread;
 use crate::infer::patience::backoff_ms;
 use crate::member::Member;
 use crate::output;
-use crate::ports::{Later, RunError, RunOutcome};
+use crate::ports::{Later, RunError, RunOutcome, Sources};
 use crate::purse::Purse;
 use crate::roles;
 use crate::sampling;
 use crate::skill::{self, Ceiling};
 use crate::stop;
+use crate::taint;
 use crate::team::Calling;
 use crate::watch::Notices;
 
@@ -127,6 +128,8 @@ pub(crate) struct Context {
     pub(crate) taint: Vec<String>,
     /// Whose message it answers; none: a client asks for the call itself.
     pub(crate) origin: Option<Origin>,
+    /// Untrusted files that its calls could read.
+    pub(crate) read: Sources,
 }
 
 impl Caller {
@@ -529,6 +532,8 @@ async fn run(
             apart: Arc::clone(&record.apart),
             connections: record.connections.clone(),
             read_only: described.read_only(),
+            made_from: made_from(caller, tool, described, &request.arguments),
+            sources: record.sources.clone(),
         };
         let outcome = match &tool.skill {
             Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,
@@ -580,6 +585,26 @@ async fn run(
             .map(|ran| described.fitting(ran))
             .map_err(|error| failed(&tool.name, error));
     }
+}
+
+/// What the text that a call writes is made from (R46).
+fn made_from(
+    caller: &Caller,
+    tool: &Entry,
+    described: &Described,
+    arguments: &Map<String, Value>,
+) -> Vec<String> {
+    let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));
+    let read = caller.context.read.told().into_values().flatten();
+    let all: BTreeSet<String> = caller
+        .context
+        .taint
+        .iter()
+        .cloned()
+        .chain(own)
+        .chain(read)
+        .collect();
+    all.into_iter().collect()
 }
 
 fn failed(tool: &str, error: RunError) -> CallError {

@@ -8,7 +8,7 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value};
 
 use crate::place::Apart;
-use crate::ports::Connections;
+use crate::ports::{Connections, Sources};
 use crate::witness::Mark;
 
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
@@ -29,6 +29,8 @@ pub struct Permit {
     pub(super) connections: Connections,
     pub(super) apart: Arc<Apart>,
     pub(super) read_only: bool,
+    pub(super) made_from: Vec<String>,
+    pub(super) sources: Sources,
 }
 
 impl Permit {
@@ -98,6 +100,19 @@ impl Permit {
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// The origins of untrusted text in whatever the call writes: those of the context that asked for it, and the tool's own where it
+    /// brings text of the network or of another agent (R46).
+    #[must_use]
+    pub fn made_from(&self) -> &[String] {
+        &self.made_from
+    }
+
+    /// The place where the runner reports the untrusted files that the call could read.
+    #[must_use]
+    pub fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// The session it belongs to.
