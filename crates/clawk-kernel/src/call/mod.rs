@@ -25,7 +25,7 @@ mod spend;
 mod standing;
 mod suggest;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -47,6 +47,7 @@ use decide::Case;
 pub(crate) use foretell::foretell;
 use grant::Leave;
 pub use permit::Permit;
+use permit::made_from;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
 pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
@@ -73,7 +74,6 @@ use crate::roles;
 use crate::sampling;
 use crate::skill::{self, Ceiling};
 use crate::stop;
-use crate::taint;
 use crate::team::Calling;
 use crate::watch::Notices;
 
@@ -585,26 +585,6 @@ async fn run(
             .map(|ran| described.fitting(ran))
             .map_err(|error| failed(&tool.name, error));
     }
-}
-
-/// What the text that a call writes is made from (R46).
-fn made_from(
-    caller: &Caller,
-    tool: &Entry,
-    described: &Described,
-    arguments: &Map<String, Value>,
-) -> Vec<String> {
-    let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));
-    let read = caller.context.read.told().into_values().flatten();
-    let all: BTreeSet<String> = caller
-        .context
-        .taint
-        .iter()
-        .cloned()
-        .chain(own)
-        .chain(read)
-        .collect();
-    all.into_iter().collect()
 }
 
 fn failed(tool: &str, error: RunError) -> CallError {

@@ -1,5 +1,6 @@
 //! The permit: authority to run one call once, as a value.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,8 +8,11 @@ use clawk_plan::Plan;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value};
 
+use super::Caller;
+use crate::catalog::{Described, Entry};
 use crate::place::Apart;
 use crate::ports::{Connections, Sources};
+use crate::taint;
 use crate::witness::Mark;
 
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
@@ -120,4 +124,24 @@ impl Permit {
     pub fn session(&self) -> SessionId {
         self.session
     }
+}
+
+/// What the text that a call writes is made from (R46).
+pub(super) fn made_from(
+    caller: &Caller,
+    tool: &Entry,
+    described: &Described,
+    arguments: &Map<String, Value>,
+) -> Vec<String> {
+    let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));
+    let read = caller.context.read.told().into_values().flatten();
+    let all: BTreeSet<String> = caller
+        .context
+        .taint
+        .iter()
+        .cloned()
+        .chain(own)
+        .chain(read)
+        .collect();
+    all.into_iter().collect()
 }
