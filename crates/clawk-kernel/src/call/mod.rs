@@ -2,6 +2,8 @@
 //!
 //! Read `path` downward: it is R12's order. Nothing can run without a [`Permit`], and only this
 //! module makes one, after the decision is in the journal (promise 2).
+//!
+//! Long because a call has one path, and it is read downward.
 
 mod answers;
 mod approval;
