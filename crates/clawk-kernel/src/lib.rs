@@ -66,7 +66,7 @@ mod skill;
 mod start;
 mod state;
 mod swarm;
-mod taint;
+pub mod taint;
 mod talk;
 mod team;
 mod tend;

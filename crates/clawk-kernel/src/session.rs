@@ -159,7 +159,8 @@ pub(crate) async fn open_as(
         leaves: !opening.surface,
         history: Mutex::new(opening.history),
         turn: Mutex::new(CancellationToken::new()),
-        labels: Mutex::default(),
+        // A new session has read nothing, which need not be looked up.
+        labels: Mutex::new((!resumed).then(Default::default)),
     });
     if !resumed {
         let payload = SessionStarted {

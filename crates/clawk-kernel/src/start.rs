@@ -227,6 +227,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         taped: options.swarm.taped.is_some(),
         manifest,
         backend: memory,
+        runner: Arc::clone(&runner),
         classifier: classifier.clone(),
         dedup: Arc::clone(&dedup),
         life: Arc::clone(&life),

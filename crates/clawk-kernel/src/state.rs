@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) leaves: bool,
     pub(crate) history: Mutex<Vec<Message>>,
     pub(crate) turn: Mutex<CancellationToken>,
-    /// Origins of untrusted text that its turns recalled; `None`: not looked up since it is in memory.
+    /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
 }
 
@@ -58,6 +58,13 @@ impl State {
 
     pub(crate) fn remember_labels(&self, labels: BTreeSet<String>) {
         *lock(&self.labels) = Some(labels);
+    }
+
+    /// More of them, of what the session's calls read.
+    pub(crate) fn add_labels(&self, more: BTreeSet<String>) {
+        if let Some(labels) = lock(&self.labels).as_mut() {
+            labels.extend(more);
+        }
     }
 
     /// A fresh token for the turn that begins.

@@ -2,6 +2,8 @@
 //!
 //! Read `path` downward: it is R12's order. Nothing can run without a [`Permit`], and only this
 //! module makes one, after the decision is in the journal (promise 2).
+//!
+//! Long because a call has one path, and it is read downward.
 
 mod answers;
 mod approval;
@@ -47,6 +49,7 @@ use decide::Case;
 pub(crate) use foretell::foretell;
 use grant::Leave;
 pub use permit::Permit;
+use permit::made_from;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
 pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
@@ -67,7 +70,7 @@ use crate::event::Thread;
 use crate::infer::patience::backoff_ms;
 use crate::member::Member;
 use crate::output;
-use crate::ports::{Later, RunError, RunOutcome};
+use crate::ports::{Later, RunError, RunOutcome, Sources};
 use crate::purse::Purse;
 use crate::roles;
 use crate::sampling;
@@ -127,6 +130,8 @@ pub(crate) struct Context {
     pub(crate) taint: Vec<String>,
     /// Whose message it answers; none: a client asks for the call itself.
     pub(crate) origin: Option<Origin>,
+    /// Untrusted files that its calls could read.
+    pub(crate) read: Sources,
 }
 
 impl Caller {
@@ -529,6 +534,8 @@ async fn run(
             apart: Arc::clone(&record.apart),
             connections: record.connections.clone(),
             read_only: described.read_only(),
+            made_from: made_from(caller, tool, described, &request.arguments),
+            sources: record.sources.clone(),
         };
         let outcome = match &tool.skill {
             Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,

@@ -33,8 +33,9 @@ use crate::event::{
 };
 use crate::notice::{Answer, Notice, Question};
 use crate::place::Apart;
-use crate::ports::{Connections, EffectChange, OpenEffect, RunOutcome, Spent};
+use crate::ports::{Connections, EffectChange, OpenEffect, RunOutcome, Sources, Spent};
 use crate::purse::{Allotment, Purse, Warning, warned};
+use crate::taint;
 use crate::witness::Grant;
 use words::error_code;
 
@@ -77,6 +78,8 @@ pub(super) struct Record<'a> {
     written: bool,
     /// What the call reached.
     pub(super) connections: Connections,
+    /// The untrusted files that it could read.
+    pub(super) sources: Sources,
     /// What the call leaves out.
     pub(super) apart: Arc<Apart>,
     /// Where the call's paths led, if elsewhere than they say.
@@ -152,6 +155,7 @@ impl<'a> Record<'a> {
             screened: None,
             written: false,
             connections: Connections::default(),
+            sources: Sources::default(),
             apart: Arc::default(),
             led: None,
         }
@@ -389,6 +393,14 @@ impl<'a> Record<'a> {
         let names = (self.request.tool.as_str(), self.request.request_id.as_str());
         let reached = egress::drafts(&self.calls.scribe, &self.thread, names, &self.connections);
         self.waiting.extend(reached);
+        let read = self.sources.take();
+        if read.is_empty() {
+            return;
+        }
+        let of = (Some(self.request.request_id.as_str()), self.caller.turn);
+        let tainted = taint::read(&self.calls.scribe, &self.thread, of, &read);
+        self.waiting.push(tainted);
+        self.caller.context.read.tell(read);
     }
 
     /// Writes the outcome and waits until it is durable. What cannot be recorded is not told as done.

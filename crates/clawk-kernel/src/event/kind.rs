@@ -122,6 +122,8 @@ pub const UNDO_ENDED: &str = "ckp.undo.ended";
 pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
 /// The oldest turns of a conversation left its context. The content is their summary and the list of the replaced messages.
 pub const CONTEXT_COMPACTED: &str = "ckp.context.compacted";
+/// A context got text of files that holds untrusted text of others.
+pub const CONTEXT_TAINTED: &str = "ckp.context.tainted";
 /// Entries are to be kept: durable before they are.
 pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
 /// Entries were kept.

@@ -8,6 +8,7 @@ mod inbox;
 mod journal;
 mod memory;
 mod model;
+mod sources;
 mod speech;
 mod tool;
 
@@ -29,6 +30,7 @@ pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
+pub use sources::{Content as MarkedContent, Marked, Sources};
 pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 

@@ -40,7 +40,9 @@ mod hosts;
 mod https;
 mod kept;
 mod killed;
+mod laundered;
 mod ledger;
+
 mod levels;
 mod memory;
 mod own_files;
