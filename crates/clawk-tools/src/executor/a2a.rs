@@ -398,7 +398,7 @@ impl A2aAgent {
     /// # Errors
     /// The address or the token is not one.
     pub fn new(url: &str, token: Option<&Secret>, env: &Env) -> Result<Self, String> {
-        let base = Url::parse(&url).map_err(|error| format!("`{url}` is no address: {error}"))?;
+        let base = Url::parse(url).map_err(|error| format!("`{url}` is no address: {error}"))?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(format!("`{url}` does not begin with `http://` or `https://`"));
         }
