@@ -59,12 +59,8 @@ pub(crate) async fn talk(
 ) -> Result<Told, KernelError> {
     let place = place(&asked)?;
     let key = keyed(Keyed::Message, place.message.0);
-    let (journal, now) = (sessions.scribe.journal(), sessions.scribe.now());
-    let claim = sessions
-        .calls
-        .dedup
-        .claim(key, place.request, &**journal, now)
-        .await?;
+    let journal = sessions.scribe.journal();
+    let claim = sessions.calls.dedup.claim(key, place.request, &**journal).await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(Stored::Message(told)) => return Ok(*told),
@@ -77,7 +73,7 @@ pub(crate) async fn talk(
         Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
         None => fresh(sessions, door, &place, &asked, tell).await?,
     };
-    guard.settle(Stored::Message(Box::new(told.clone())), sessions.scribe.now());
+    guard.settle(Stored::Message(Box::new(told.clone())));
     Ok(told)
 }
 
