@@ -332,6 +332,10 @@ impl Scribe {
         &*self.clock
     }
 
+    pub(crate) fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
     pub(crate) fn journal(&self) -> &Arc<dyn Journal> {
         &self.journal
     }

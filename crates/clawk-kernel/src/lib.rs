@@ -91,7 +91,7 @@ pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::{ForkPoint, kind};
 pub use infer::ModelOptions;
 pub use ingress::{Accepted, Inbound};
-pub use kernel::{ChannelFact, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing};
+pub use kernel::{ChannelFact, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing, PushGivenUp};
 pub use mailbox::MAILBOX;
 pub use notice::{Answer, Notice, Plan, Question, Step, Stop as TalkStop, TurnEnd, Waiting};
 pub use options::{InboxLimits, Options, SwarmOptions};

@@ -201,7 +201,7 @@ pub(crate) async fn store(
     let (scribe, now) = (&memories.scribe, memories.scribe.now());
     let claim = memories
         .dedup
-        .claim(key, request_hash, &**scribe.journal(), now)
+        .claim(key, request_hash, &**scribe.journal())
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -251,7 +251,7 @@ pub(crate) async fn store(
             .await?;
         result
     };
-    guard.settle(Stored::Memory(result.clone()), scribe.now());
+    guard.settle(Stored::Memory(result.clone()));
     memories.tender.nudge(spec, &place);
     Ok(result)
 }

@@ -209,7 +209,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let local = (&options.prices, &options.models);
     let purses = Arc::new(Purses::new(&manifest, &options.budgets, local, scribe.now()));
     let table = Arc::new(Table::new(purses.root().clone()));
-    let dedup = Arc::new(Dedup::new(scribe.now(), cold));
+    let dedup = Arc::new(Dedup::new(scribe.shared_clock(), cold));
     let life = Arc::new(Life::new(scribe.clone(), root, name));
     let models = Arc::new(Models {
         manifest: Arc::clone(&manifest),

@@ -170,12 +170,7 @@ pub(crate) fn call<'a>(
         let key = key(Keyed::Call, &request.request_id);
         let claim = calls
             .dedup
-            .claim(
-                key,
-                record.request_hash,
-                &**calls.scribe.journal(),
-                calls.scribe.now(),
-            )
+            .claim(key, record.request_hash, &**calls.scribe.journal())
             .await?;
         let guard = match claim {
             Claim::Fresh(guard) => guard,
@@ -207,7 +202,7 @@ pub(crate) fn call<'a>(
             Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
         );
         if record.ran() || !(record.left_open() || pending) {
-            guard.settle(Stored::Call(outcome.clone()), calls.scribe.now());
+            guard.settle(Stored::Call(outcome.clone()));
         }
         if !record.left_open() {
             calls.desk.close(&request.request_id);

@@ -170,5 +170,7 @@ pub const SCREEN_JUDGED: &str = "ckp.screen.judged";
 pub const CHANNEL_REFUSED: &str = "ckp.channel.refused";
 /// A code was given out, approved, denied or lapsed; somebody's pairing was revoked.
 pub const CHANNEL_PAIRING: &str = "ckp.channel.pairing";
+/// A push notification of a task was given up; its receiver never took it.
+pub const PUSH_GIVEN_UP: &str = "ckp.push.given_up";
 /// A trigger began a run, or did not.
 pub const CHANNEL_RUN: &str = "ckp.channel.run";

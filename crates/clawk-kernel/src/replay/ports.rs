@@ -286,7 +286,7 @@ impl Clock for TapedClock {
     }
 
     fn monotonic_us(&self) -> u64 {
-        0
+        u64::try_from(self.tapes.now().0).unwrap_or(0)
     }
 
     fn uuid(&self) -> Uuid {
