@@ -106,7 +106,18 @@ fn answer(request: &InferRequest, used: &Mutex<BTreeMap<String, u64>>) -> Comple
         .filter(|message| matches!(message, Message::ToolResult { .. }));
     let run: Vec<&str> = task.split(' ').take(2).collect();
     let is_head = task.starts_with("team") && !task.contains("part");
-    let twice = task.bytes().last().is_some_and(|last| last % 2 == 0);
+    // Once: what is asked for again after a stop is a new effect of the model's own.
+    let noted = request.messages.iter().any(|message| match message {
+        Message::Assistant { calls, .. } => calls.iter().any(|call| {
+            call.name == "note"
+                && call
+                    .arguments
+                    .as_ref()
+                    .is_ok_and(|said| said.get("task").and_then(Value::as_str) == Some(task.as_str()))
+        }),
+        Message::User { .. } | Message::ToolResult { .. } => false,
+    });
+    let twice = !noted && task.bytes().last().is_some_and(|last| last % 2 == 0);
     let completion = match (is_head, results.count()) {
         (true, 0) => {
             let part = |n: usize| {
