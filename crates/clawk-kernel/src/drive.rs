@@ -216,6 +216,7 @@ impl Run<'_> {
         let session = self.thread.session;
         loop {
             tokio::select! {
+                biased;
                 () = self.cancel.cancelled() => return Event::Cancelled,
                 () = brake.thawed(session) => {}
             }

@@ -190,6 +190,7 @@ pub(crate) async fn open_as(
 async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
     loop {
         let mail = tokio::select! {
+            biased;
             mail = state.mailbox.next() => match mail {
                 Some(mail) => mail,
                 None => break,
@@ -204,11 +205,13 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         };
         // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
         tokio::select! {
+            biased;
             () = sessions.calls.brake.thawed(state.id) => {}
             () = sessions.life.closing.cancelled() => break,
         }
         // So does one whose agent reaches no model.
         tokio::select! {
+            biased;
             () = sessions.life.recovered() => {}
             () = sessions.life.closing.cancelled() => break,
         }
@@ -216,6 +219,7 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         let _seat = match &state.member {
             Some(_) => None,
             None => tokio::select! {
+            biased;
                 seat = sessions.seats.acquire() => Some(seat),
                 () = sessions.life.closing.cancelled() => break,
             },

@@ -1,6 +1,6 @@
 //! Sessions that are open: what each of them holds, and the table in which they are found.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Role;
@@ -84,7 +84,7 @@ impl State {
 pub(crate) struct Table {
     /// The agent's own purse.
     root: Purse,
-    open: Mutex<HashMap<SessionId, Arc<State>>>,
+    open: Mutex<BTreeMap<SessionId, Arc<State>>>,
     /// Those that are a channel's conversation.
     conversations: Mutex<HashMap<ConversationKey, SessionId>>,
 }
@@ -98,7 +98,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<State>>> {
+    pub(crate) fn open(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<State>>> {
         lock(&self.open)
     }
 

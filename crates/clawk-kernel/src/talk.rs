@@ -16,7 +16,7 @@ use crate::door::{Door, Origin};
 use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
 use crate::notice::{Notice, Stop, TurnEnd};
-use crate::ports::{Recorded, Scan, Usage};
+use crate::ports::{JournalError, Recorded, Scan, Usage};
 use crate::recover;
 use crate::session::{self, Sessions};
 use crate::shown::{self, Shown};
@@ -199,7 +199,13 @@ async fn follow(
         {
             let reason = match end {
                 TurnEnd::Answered | TurnEnd::Cancelled => None,
-                TurnEnd::Failed(reason) => Some(reason),
+                TurnEnd::Failed(reason) => {
+                    // An end that is on no record is none: the message is taken up after the next start, and answered then.
+                    if record(sessions, place.session, place).await?.end.is_none() {
+                        return Err(JournalError::Unwritable(reason).into());
+                    }
+                    Some(reason)
+                }
             };
             // What did not fit into the watcher's queue is in the record.
             if found.is_none() && missed {

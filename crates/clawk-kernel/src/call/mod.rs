@@ -513,7 +513,12 @@ async fn run(
             return Err(CallError::Cancelled { tool });
         }
         if let Some(member) = caller.member.as_ref().filter(|_| !described.read_only()) {
-            member.may_begin(&request.tool).await?;
+            // It may wait for the bus for long: a stop ends the wait, and nothing has run.
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => continue,
+                begun = member.may_begin(&request.tool) => begun?,
+            }
         }
         record.attempts += 1;
         let permit = Permit {
@@ -569,6 +574,7 @@ async fn run(
         if let (true, Some(retry)) = (again, &retry) {
             let wait = backoff_ms(retry.backoff, 1000, record.attempts, calls.clock().random());
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(std::time::Duration::from_millis(calls.clock().patience_ms(wait))) => {
                     // What the first attempt was granted for must still be there for the next one.
                     if at.stands(record, leave).await {
