@@ -436,6 +436,37 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(()))
     }
 
+    /// The conversation of the thread that a message in a group begins (`features.threads`). It is asked once the message's sender is let
+    /// in. `None`: it stands in a thread already, or none can begin there.
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, _incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
+    /// Shows by a reaction that a message is worked on. Returns what [`Adapter::unreact`] is given, where the platform names a reaction.
+    ///
+    /// The error says why it is not shown, for the log.
+    fn react<'a>(
+        &'a self,
+        _conversation: &'a str,
+        _id: &'a str,
+    ) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(std::future::ready(
+            Err("the platform has no reactions".to_owned()),
+        ))
+    }
+
+    /// Takes the agent's reaction away. `mark` is what [`Adapter::react`] returned; `None` also when an earlier run of the agent put it.
+    ///
+    /// The error says why it is still there, for the log.
+    fn unreact<'a>(
+        &'a self,
+        _conversation: &'a str,
+        _id: &'a str,
+        _mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// A request to `/channels/NAME`. Its signature is checked over the raw body before anything is read from it.
     fn receive<'a>(&'a self, _inlet: &'a Inlet, _hook: Hook) -> Later<'a, HookReply> {
         Box::pin(std::future::ready(HookReply::refused(

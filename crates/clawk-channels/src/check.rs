@@ -95,13 +95,22 @@ pub async fn check(
     join_all(each).await.into_iter().flatten().collect()
 }
 
-/// How a platform says who a token belongs to.
+/// How a platform says that it takes a secret.
 struct Question {
     api: Api,
     method: Method,
     path: String,
-    /// Where the bot's name stands in the answer.
-    name: &'static str,
+    body: Option<Value>,
+    proof: Proof,
+}
+
+/// What in an answer shows that the secret was taken.
+#[derive(Clone, Copy)]
+enum Proof {
+    /// The bot's name stands there.
+    Name(&'static str),
+    /// A token stands there. It is shown to nobody, and lapses unused.
+    Token(&'static str),
 }
 
 async fn platform(
@@ -115,6 +124,11 @@ async fn platform(
         ChannelType::Slack => types::slack::VENDOR,
         ChannelType::Discord => types::discord::VENDOR,
         ChannelType::Line => types::line::VENDOR,
+        ChannelType::Whatsapp => types::whatsapp::VENDOR,
+        ChannelType::Lark => types::lark::VENDOR,
+        ChannelType::Dingtalk => types::dingtalk::VENDOR,
+        ChannelType::Wechat => types::wechat::VENDOR,
+        ChannelType::Qq => types::qq::TOKENS,
         ChannelType::Matrix => "",
         _ => return Vec::new(),
     };
@@ -141,10 +155,9 @@ async fn platform(
             )];
         }
     };
-    let body = (question.method == Method::POST).then(|| json!({}));
     let asked = question
         .api
-        .send(question.method.clone(), &question.path, body.as_ref());
+        .send(question.method.clone(), &question.path, question.body.as_ref());
     let answer = match tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(fault)) => return vec![silent(&fault.reason(), &secret)],
@@ -182,64 +195,104 @@ fn question(
     }
     let api = Api::new(base, secrets.env(), Duration::from_millis(LIMIT_MS))?;
     let token = secret.expose().trim();
+    let setting = |name| types::setting(config, name);
+    let get = |api: Api, path: String, name| Question {
+        api,
+        method: Method::GET,
+        path,
+        body: None,
+        proof: Proof::Name(name),
+    };
+    let post = |api: Api, path: &str, body: Value, proof| Question {
+        api,
+        method: Method::POST,
+        path: path.to_owned(),
+        body: Some(body),
+        proof,
+    };
     Ok(match channel.kind {
         ChannelType::Telegram => {
             let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
             if !token.chars().all(fits) {
                 return Err("the bot token holds characters that no bot token has".to_owned());
             }
-            Question {
-                api,
-                method: Method::POST,
-                path: format!("bot{token}/getMe"),
-                name: "/result/username",
-            }
+            let path = format!("bot{token}/getMe");
+            post(api, &path, json!({}), Proof::Name("/result/username"))
         }
-        ChannelType::Slack => Question {
-            api: api.authorized("Bearer", token)?,
-            method: Method::POST,
-            path: "auth.test".to_owned(),
-            name: "/user",
-        },
-        ChannelType::Discord => Question {
-            api: api.authorized("Bot", token)?.with(
+        ChannelType::Slack => {
+            let api = api.authorized("Bearer", token)?;
+            post(api, "auth.test", json!({}), Proof::Name("/user"))
+        }
+        ChannelType::Discord => {
+            let api = api.authorized("Bot", token)?.with(
                 HeaderName::from_static("user-agent"),
                 "DiscordBot (https://github.com/clawk/clawk, 1)",
-            ),
-            method: Method::GET,
-            path: "users/@me".to_owned(),
-            name: "/username",
-        },
-        ChannelType::Line => Question {
-            api: api.authorized("Bearer", token)?,
-            method: Method::GET,
-            path: "v2/bot/info".to_owned(),
-            name: "/displayName",
-        },
-        _ => Question {
-            api: api.authorized("Bearer", token)?,
-            method: Method::GET,
-            path: "_matrix/client/v3/account/whoami".to_owned(),
-            name: "/user_id",
-        },
+            );
+            get(api, "users/@me".to_owned(), "/username")
+        }
+        ChannelType::Line => get(
+            api.authorized("Bearer", token)?,
+            "v2/bot/info".to_owned(),
+            "/displayName",
+        ),
+        ChannelType::Whatsapp => {
+            let number = types::escaped(&setting("phone_number_id")?);
+            let path = format!("{number}?fields=id");
+            get(api.authorized("Bearer", token)?, path, "/id")
+        }
+        ChannelType::Lark => post(
+            api,
+            types::lark::TOKEN_PATH,
+            json!({"app_id": setting("app_id")?, "app_secret": token}),
+            Proof::Token("/tenant_access_token"),
+        ),
+        ChannelType::Dingtalk => post(
+            api,
+            types::dingtalk::TOKEN_PATH,
+            json!({"appKey": setting("client_id")?, "appSecret": token}),
+            Proof::Token("/accessToken"),
+        ),
+        ChannelType::Wechat => post(
+            api,
+            types::wechat::TOKEN_PATH,
+            types::wechat::asking(&setting("app_id")?, token),
+            Proof::Token("/access_token"),
+        ),
+        ChannelType::Qq => post(
+            api,
+            types::qq::TOKEN_PATH,
+            json!({"appId": setting("app_id")?, "clientSecret": token}),
+            Proof::Token("/access_token"),
+        ),
+        _ => get(
+            api.authorized("Bearer", token)?,
+            "_matrix/client/v3/account/whoami".to_owned(),
+            "/user_id",
+        ),
     })
 }
 
 fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer: &Answer) -> Finding {
-    let says_no = answer.body.pointer("/ok") == Some(&Value::Bool(false));
+    let (Proof::Name(at) | Proof::Token(at)) = question.proof;
+    let gives_tokens = matches!(question.proof, Proof::Token(_));
+    let given = answer.text(at).filter(|text| !text.is_empty());
+    // Platforms that give tokens answer 200 with a code of their own where they give none.
+    let says_no = answer.body.pointer("/ok") == Some(&Value::Bool(false))
+        || gives_tokens && given.is_none() && answer.body.is_object();
     let status = answer.status.as_u16();
     if !answer.status.is_success() || says_no {
-        let why = ["/description", "/error", "/message", "/errcode"]
-            .iter()
-            .find_map(|at| answer.text(at))
-            .unwrap_or_default();
-        let refused = matches!(status, 401 | 403 | 404) || says_no;
+        let why = WHYS.iter().find_map(|at| answer.text(at)).unwrap_or_default();
+        let busy = matches!(status, 429 | 500..=599) || answer.body.pointer("/errcode") == Some(&json!(-1));
+        let refused = !busy && (matches!(status, 400 | 401 | 403 | 404) || says_no);
         return match refused {
             true => Finding::new(
                 TOKEN,
                 Grade::Fail,
-                shown(&format!("the platform refuses the token: {status} {why}")),
-                format!("make a new token, and set it as `{}`", channel.auth.secret_ref),
+                shown(&format!(
+                    "the platform refuses the {}: {status} {why}",
+                    shape(gives_tokens)
+                )),
+                format!("make a new one, and set it as `{}`", channel.auth.secret_ref),
             ),
             false => Finding::new(
                 TOKEN,
@@ -249,7 +302,7 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
             ),
         };
     }
-    let Some(name) = answer.text(question.name) else {
+    let Some(name) = given else {
         return Finding::new(
             TOKEN,
             Grade::Fail,
@@ -257,6 +310,9 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
             "correct `base_url` in clawk.toml",
         );
     };
+    if gives_tokens {
+        return Finding::ok(TOKEN, "taken: the platform gave a token for this app");
+    }
     let wanted = config.settings.get("user_id");
     if channel.kind == ChannelType::Matrix && wanted.is_none_or(|wanted| wanted != name) {
         return Finding::new(
@@ -269,6 +325,27 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
         );
     }
     Finding::ok(TOKEN, shown(&format!("taken: the bot is `{name}`")))
+}
+
+/// Where platforms say why they refuse.
+const WHYS: [&str; 8] = [
+    "/description",
+    "/error/message",
+    "/error",
+    "/message",
+    "/errcode",
+    "/errmsg",
+    "/msg",
+    "/code",
+];
+
+/// What a person set for the channel.
+const fn shape(gives_tokens: bool) -> &'static str {
+    if gives_tokens {
+        "app's id or secret"
+    } else {
+        "token"
+    }
 }
 
 /// What the bot may do, where the platform says so.

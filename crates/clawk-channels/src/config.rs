@@ -156,6 +156,8 @@ const fn takes(
 }
 
 const API: &[&str] = &["base_url", "public_url", "secrets", "settings"];
+/// Settings of a type whose recordings are turned into words.
+const HEARS: &[&str] = &["transcribe"];
 const PROGRAM: &[&str] = &[
     "command",
     "sandbox",
@@ -168,19 +170,29 @@ const PROGRAM: &[&str] = &[
 /// The table of the contract: what means something for a type.
 const fn of(kind: ChannelType) -> Takes {
     match kind {
-        ChannelType::Telegram => takes(PEOPLE, API, &["webhook_secret"], &[]),
-        ChannelType::Discord => takes(PEOPLE, API, &[], &["intents"]),
-        ChannelType::Slack => takes(PEOPLE, API, &["app_token", "signing_secret"], &[]),
-        ChannelType::Whatsapp => takes(PEOPLE, API, &["app_secret", "verify_token"], &["phone_number_id"]),
-        ChannelType::Matrix => takes(PEOPLE, API, &[], &["user_id"]),
+        ChannelType::Telegram => takes(PEOPLE, API, &["webhook_secret"], HEARS),
+        ChannelType::Discord => takes(PEOPLE, API, &[], &["intents", "transcribe"]),
+        ChannelType::Slack => takes(PEOPLE, API, &["app_token", "signing_secret"], HEARS),
+        ChannelType::Whatsapp => takes(
+            PEOPLE,
+            API,
+            &["app_secret", "verify_token"],
+            &["phone_number_id", "transcribe"],
+        ),
+        ChannelType::Matrix => takes(PEOPLE, API, &[], &["user_id", "transcribe"]),
         ChannelType::Email => takes(
             PEOPLE,
             &["url", "smtp_url", "settings"],
             &[],
-            &["address", "authserv_id"],
+            &["address", "authserv_id", "transcribe"],
         ),
-        ChannelType::Line => takes(PEOPLE, API, &["channel_secret"], &[]),
-        ChannelType::Lark => takes(PEOPLE, API, &["verification_token", "encrypt_key"], &["app_id"]),
+        ChannelType::Line => takes(PEOPLE, API, &["channel_secret"], HEARS),
+        ChannelType::Lark => takes(
+            PEOPLE,
+            API,
+            &["verification_token", "encrypt_key"],
+            &["app_id", "transcribe"],
+        ),
         ChannelType::Wechat => takes(PEOPLE, API, &["token", "encoding_aes_key"], &["app_id"]),
         ChannelType::Qq => takes(PEOPLE, API, &[], &["app_id"]),
         ChannelType::Dingtalk => takes(PEOPLE, API, &[], &["client_id", "robot_code"]),
@@ -387,6 +399,7 @@ pub fn faults(
     for channel in channels {
         let config = configs.get(&channel.name).unwrap_or(&none);
         faults.extend(config.faults(channel));
+        faults.extend(crate::features::faults(channel, config, providers));
         if channel.kind == ChannelType::Voice {
             faults.extend(crate::types::web::sound::faults(channel, config, providers));
         }

@@ -25,6 +25,11 @@ impl Cursor {
         Self(folder.join(format!("{name}.cursor")))
     }
 
+    /// Where it lies.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.0.parent().unwrap_or_else(|| std::path::Path::new("."))
+    }
+
     /// What was kept last; none at first.
     pub(crate) fn get(&self) -> io::Result<Option<String>> {
         match fs::metadata(&self.0) {
@@ -43,7 +48,7 @@ impl Cursor {
 
     /// Keeps it durably: whole, or what was there before.
     pub(crate) fn set(&self, text: &str) -> io::Result<()> {
-        let folder = self.0.parent().unwrap_or_else(|| std::path::Path::new("."));
+        let folder = self.folder();
         fs::create_dir_all(folder)?;
         let fresh = self.0.with_extension("cursor.new");
         let mut file = File::create(&fresh)?;

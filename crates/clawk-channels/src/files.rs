@@ -103,6 +103,17 @@ impl Files {
         (images, whole)
     }
 
+    /// The bytes of one file, fetched in its turn.
+    pub(crate) async fn one(
+        &self,
+        adapter: Option<&Arc<dyn Adapter>>,
+        attachment: &Attachment,
+    ) -> Result<Bytes, String> {
+        let until = Instant::now() + FETCH;
+        let turn = tokio::time::timeout_at(until, self.fetching.acquire()).await;
+        self.bytes(adapter, attachment, until, turn.is_ok()).await
+    }
+
     async fn bytes(
         &self,
         adapter: Option<&Arc<dyn Adapter>>,

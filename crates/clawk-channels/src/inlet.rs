@@ -3,6 +3,8 @@
 //!
 //! Long because the checks of one message run in one order for all platforms, and are read from top to bottom.
 
+mod heard;
+mod reaction;
 mod shown;
 
 use std::collections::{HashSet, VecDeque};
@@ -28,6 +30,7 @@ use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
 use crate::state::{Came, State, Status};
+use crate::waiting::Shelf;
 
 /// How long sending a notice (a pairing code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
@@ -55,7 +58,7 @@ pub enum Taken {
     },
     /// It was refused. Sending it again gives the same result.
     Refused(String),
-    /// It is not for the agent, or it answered a question.
+    /// It is not for the agent, or it answered a question, or it has a recording: then it is kept durably and understood later.
     Ignored,
     /// It could not be stored now. It is not acknowledged, so the platform sends it again.
     Later(String),
@@ -86,6 +89,10 @@ pub struct Inlet {
     tasks: TaskTracker,
     /// Conversations that wait for an answer, where the platform shows that somebody writes.
     writing: Arc<Mutex<HashSet<String>>>,
+    reactions: Arc<reaction::Reactions>,
+    /// Messages with recordings that are not understood yet, and that one came.
+    shelf: Arc<Shelf>,
+    recorded: tokio::sync::Notify,
     /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
     asides: Arc<tokio::sync::Semaphore>,
@@ -127,6 +134,9 @@ impl Inlet {
             asides: Arc::new(tokio::sync::Semaphore::new(ASIDES)),
             adapter: OnceLock::new(),
             writing: Arc::default(),
+            reactions: Arc::default(),
+            shelf: Arc::new(Shelf::new(cursor.folder(), &channel.name)),
+            recorded: tokio::sync::Notify::new(),
             answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),
             channel,
@@ -245,8 +255,8 @@ impl Inlet {
     }
 
     /// Takes a message in.
-    pub async fn message(&self, incoming: Incoming) -> Taken {
-        let taken = self.judged(&incoming).await;
+    pub async fn message(&self, mut incoming: Incoming) -> Taken {
+        let taken = self.judged(&mut incoming).await;
         let came = match &taken {
             Taken::Accepted { duplicate: false, .. } => Came::Accepted,
             Taken::Accepted { duplicate: true, .. } => Came::Duplicate,
@@ -257,6 +267,7 @@ impl Inlet {
         self.status.came(self.now(), came);
         if came == Came::Accepted {
             self.acknowledge(&incoming);
+            self.react(&incoming);
             if let Taken::Accepted { message, session, .. } = &taken {
                 self.follow(&incoming.conversation, *message, *session);
             }
@@ -268,13 +279,16 @@ impl Inlet {
         clippy::too_many_lines,
         reason = "the steps of one message, in the order of C1 to C4"
     )]
-    async fn judged(&self, incoming: &Incoming) -> Taken {
+    async fn judged(&self, incoming: &mut Incoming) -> Taken {
         let sender = incoming
             .sender
             .as_deref()
             .filter(|sender| *sender != NOBODY)
             .unwrap_or(NOBODY);
         let mut inbound = self.inbound(incoming, sender);
+        if self.is_shelved(incoming) {
+            return Taken::Ignored;
+        }
         // First of all: a platform's retry takes no token of a bucket, and is never refused for what it was let in with.
         match self.kernel.arrived(&inbound).await {
             Ok(Some(known)) => {
@@ -330,6 +344,19 @@ impl Inlet {
                 .await;
         }
         let adapter = self.adapter();
+        let threads = self.channel.features.threads == Some(true) && !incoming.direct;
+        if let (true, Some(adapter)) = (threads, &adapter)
+            && let Some(thread) = adapter.thread(self, incoming).await
+        {
+            // From here on it is a conversation of its own: its answer, its questions and its session.
+            thread.clone_into(&mut inbound.conversation);
+            incoming.conversation = thread;
+        }
+        if self.hears(incoming)
+            && let Some(taken) = self.shelve(incoming, inbound.role).await
+        {
+            return taken;
+        }
         let taken = self
             .files
             .take(adapter.as_ref(), &incoming.text, &incoming.attachments);
@@ -619,6 +646,7 @@ impl Inlet {
             return;
         }
         let Some(watcher) = self.kernel.watch(session) else {
+            self.live.leave(conversation);
             return;
         };
         let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());

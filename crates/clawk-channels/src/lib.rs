@@ -14,11 +14,17 @@ mod check;
 
 mod config;
 
+mod features;
+
 mod files;
 
 mod form;
 
 mod kinds;
+
+mod recording;
+
+mod waiting;
 
 mod gate;
 
@@ -66,6 +72,7 @@ mod types;
 pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served, Talk};
 pub use check::{Finding, Grade, check};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
+pub use features::unserved;
 pub use inlet::{Inlet, Taken};
 pub use schedules::Wanted;
 pub use service::{Channels, NotDone, Paired, Parts};

@@ -1,7 +1,7 @@
 //! An answer while it is being written (C6): where messages can be edited, one message is sent after a moment and edited at the
 //! platform's pace. The outbox's delivery is its last edit; it alone decides what the answer is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,17 +24,46 @@ const EDIT: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(600);
 /// Conversations that are followed at a time, for each channel.
 const MAX_FOLLOWED: usize = 64;
-/// Answers of which is remembered that they were delivered.
-const REMEMBERED: usize = 1_024;
+/// Answers that are shown and not delivered yet.
+const MAX_SHOWN: usize = 1_024;
 
 #[derive(Debug, Default)]
 struct State {
-    /// Messages whose turns have not ended, by conversation.
+    /// Messages whose turns have not ended as their follower knows, by conversation.
     waiting: HashMap<String, HashSet<MessageId>>,
-    /// The platform's ids of messages that are being written.
-    shown: HashMap<MessageId, String>,
-    /// Answers that the outbox delivers. Only the outbox edits these.
+    /// The platform's ids of messages that are being written, the oldest first.
+    shown: BTreeMap<MessageId, String>,
+    /// Answers that the outbox delivers, and whose follower does not know yet that they are over. Only the outbox edits these.
+    ///
+    /// INVARIANT: each is in `waiting`, too, which bounds both. What a follower has let go it never shows again.
     over: HashSet<MessageId>,
+}
+
+impl State {
+    fn is_followed(&self, message: MessageId) -> bool {
+        self.waiting.values().any(|waiting| waiting.contains(&message))
+    }
+
+    /// The follower has seen the end of a turn. Returns whether it waits for another one; else it ends.
+    fn ended(&mut self, conversation: &str, message: MessageId) -> bool {
+        self.over.remove(&message);
+        let Some(waiting) = self.waiting.get_mut(conversation) else {
+            return false;
+        };
+        waiting.remove(&message);
+        if waiting.is_empty() {
+            self.waiting.remove(conversation);
+            return false;
+        }
+        true
+    }
+
+    /// Nobody follows this conversation any more.
+    fn left(&mut self, conversation: &str) {
+        for message in self.waiting.remove(conversation).into_iter().flatten() {
+            self.over.remove(&message);
+        }
+    }
 }
 
 /// What is being written in one channel.
@@ -62,7 +91,9 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message was accepted. Returns `true` when its conversation has no follower yet.
+    /// A message was accepted. Returns `true` when its conversation has no follower yet: the caller must call [`Self::follow`] or
+    /// [`Self::leave`]. It comes before the follower's watcher is made, so that an answer that the follower can see is one that
+    /// [`Self::take`] knows to be followed.
     pub(crate) fn expect(&self, conversation: &str, message: MessageId) -> bool {
         let mut state = self.state();
         if let Some(waiting) = state.waiting.get_mut(conversation) {
@@ -82,15 +113,15 @@ impl Live {
     pub(crate) async fn take(&self, message: MessageId) -> Option<String> {
         let _alone = self.alone.lock().await;
         let mut state = self.state();
-        if state.over.len() >= REMEMBERED {
-            state.over.clear();
+        if state.is_followed(message) {
+            state.over.insert(message);
         }
-        if state.shown.len() >= REMEMBERED {
-            // Answers that were never delivered; where one of them is, it is sent anew.
-            state.shown.clear();
-        }
-        state.over.insert(message);
         state.shown.get(&message).cloned()
+    }
+
+    /// The conversation is not followed after all.
+    pub(crate) fn leave(&self, conversation: &str) {
+        self.state().left(conversation);
     }
 
     /// The message that was being written is the answer now, or is gone.
@@ -135,11 +166,9 @@ impl Live {
                     }
                     Some(Notice::Said(_)) => writing.ended = true,
                     Some(Notice::TurnEnded { message, .. }) => {
-                        let mut state = self.state();
-                        let waiting = state.waiting.entry(conversation.clone()).or_default();
-                        waiting.remove(&message);
-                        if waiting.is_empty() {
-                            break;
+                        writing.given_up |= writing.message == message;
+                        if !self.state().ended(&conversation, message) {
+                            return;
                         }
                     }
                     Some(_) => {}
@@ -152,7 +181,7 @@ impl Live {
                 }
             }
         }
-        self.state().waiting.remove(&conversation);
+        self.leave(&conversation);
     }
 
     async fn show(&self, adapter: &dyn Adapter, conversation: &str, writing: &mut Writing) {
@@ -191,7 +220,12 @@ impl Live {
                 writing.next = Instant::now() + PACE;
                 match (known, platform_id) {
                     (None, Some(id)) => {
-                        self.state().shown.insert(writing.message, id);
+                        let mut state = self.state();
+                        if state.shown.len() >= MAX_SHOWN {
+                            // An answer that was never delivered; if it is one day, it is sent anew.
+                            state.shown.pop_first();
+                        }
+                        state.shown.insert(writing.message, id);
                     }
                     // A message that can't be named can't be edited.
                     (None, None) => writing.given_up = true,
@@ -204,5 +238,41 @@ impl Live {
             }
             Ok(Delivery::Unknown { .. } | Delivery::Failed { .. }) | Err(_) => writing.given_up = true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_proto::MessageId;
+
+    use super::Live;
+
+    fn message(n: u32) -> MessageId {
+        serde_json::from_value(serde_json::json!(format!("00000000-0000-7000-8000-{n:012}"))).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_delivered_is_never_shown_again_however_many_come_after_it() {
+        let live = Live::default();
+        assert!(live.expect("ann", message(1)));
+        assert!(!live.expect("ann", message(2)), "one follower");
+        assert_eq!(live.take(message(1)).await, None);
+        for n in 10..5_000 {
+            let _not_shown = live.take(message(n)).await;
+        }
+        assert!(live.state().over.contains(&message(1)));
+        assert_eq!(live.state().over.len(), 1, "nobody follows the others");
+        // Its follower sees its end, and lets it go.
+        assert!(
+            live.state().ended("ann", message(1)),
+            "another turn is waited for"
+        );
+        assert!(live.state().over.is_empty());
+        assert!(!live.state().ended("ann", message(2)));
+        assert!(live.state().waiting.is_empty());
+        assert!(live.expect("ann", message(3)));
+        let _not_shown = live.take(message(3)).await;
+        live.leave("ann");
+        assert!(live.state().waiting.is_empty() && live.state().over.is_empty());
     }
 }

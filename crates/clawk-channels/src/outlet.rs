@@ -274,10 +274,16 @@ impl Deliver for Outlet {
         Box::pin(async move {
             self.inlet.written(&out.conversation);
             if crate::config::is_trigger(self.inlet.channel().kind) {
-                self.of_trigger(out, cancel).await
-            } else {
-                self.send(out, &[], cancel).await
+                return self.of_trigger(out, cancel).await;
             }
+            let delivery = self.send(out, &[], cancel).await;
+            // One that is sent again later is still worked on.
+            let over = matches!(delivery, Delivery::Delivered { .. } | Delivery::Failed { .. });
+            let of = out.reply_to.as_deref().filter(|id| !id.starts_with(RUN));
+            if let (true, Some(id)) = (over, of) {
+                self.inlet.unreact(&out.conversation, id);
+            }
+            delivery
         })
     }
 }

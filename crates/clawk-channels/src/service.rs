@@ -572,6 +572,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationTo
 /// Keeps one channel connected, and delivers its answers while it is.
 async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>, over: CancellationToken) {
     let name = inlet.channel().name.clone();
+    inlet.spawn(Arc::clone(&inlet).understand());
     let mut wait_ms = FIRST_WAIT_MS;
     loop {
         let mut well: Option<Instant> = None;

@@ -16,6 +16,7 @@ use crate::ports::{Later, RunError, RunOutcome};
 use crate::prompt;
 use crate::purse::Purse;
 use crate::skill::{self, Ceiling, Joined};
+use crate::taint;
 use crate::turn::{Effect, End, Turn};
 use crate::world_model::{self, Planned};
 
@@ -91,6 +92,8 @@ async fn inner(
     ceilings.push(own.approved().planned(planned.as_ref()));
     let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
     base.extend(world_model::origin(calls, skill).await);
+    let marked = prompt::marked(&*calls.runner, &calls.manifest, None).await;
+    base.extend(taint::through(&marked));
     let saver = Saver::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
     let mut joined = Joined::new(Arc::new(skill.clone()), calls.clock().monotonic_us(), planned);
     joined.repaired = repaired;
@@ -101,7 +104,7 @@ async fn inner(
         door: "skill",
         role: caller.role,
         provider: calls.models.primary(),
-        system: prompt::system(&calls.manifest, Some(skill), &[]),
+        system: prompt::system(&calls.manifest, Some(skill), &[], &marked),
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,

@@ -2,6 +2,9 @@
 //!
 //! The journal keeps the answers; here are only the running claims, the latest answers, and a filter that spares the
 //! journal a question about ids that were never seen. Memory is bounded whatever the rate.
+//!
+//! Its time is the wall clock's at the start plus what has passed since: a wall clock that jumps makes no answer older, so a
+//! request that is sent again within five minutes never runs twice in one process.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +20,7 @@ use crate::error::CallError;
 use crate::event::kind;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded};
 use crate::talk::told::Told;
-use crate::time::Timestamp;
+use crate::time::{Clock, Timestamp};
 
 /// Answers kept at hand, entries.
 const RECENT_ANSWERS: usize = 2048;
@@ -102,6 +105,9 @@ pub(crate) struct Guard<'a> {
 /// The table of claims.
 #[derive(Debug)]
 pub(crate) struct Dedup {
+    clock: Arc<dyn Clock>,
+    /// The wall clock and the monotonic one at the start.
+    start: (Timestamp, u64),
     inner: Mutex<Inner>,
     /// Until then the journal may hold answers that this process did not give.
     cold_until: Timestamp,
@@ -125,7 +131,9 @@ enum Found {
 impl Dedup {
     /// `cold`: the journal holds answers of the last five minutes from an earlier process. `shared`: other hosts answer as well, so
     /// that it is asked for ever.
-    pub(crate) fn new(now: Timestamp, cold: bool, shared: bool) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, cold: bool, shared: bool) -> Self {
+        let start = (clock.now(), clock.monotonic_us());
+        let now = start.0;
         let inner = Inner {
             running: HashMap::new(),
             recent: HashMap::new(),
@@ -140,9 +148,17 @@ impl Dedup {
             now
         };
         Self {
+            clock,
+            start,
             inner: Mutex::new(inner),
             cold_until,
         }
+    }
+
+    fn now(&self) -> Timestamp {
+        let (wall, monotonic_us) = self.start;
+        let passed = self.clock.monotonic_us().saturating_sub(monotonic_us);
+        Timestamp(wall.0.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -155,8 +171,8 @@ impl Dedup {
         key: AnswerKey,
         digest: Digest,
         journal: &dyn Journal,
-        now: Timestamp,
     ) -> Result<Claim<'_>, JournalError> {
+        let now = self.now();
         let mut asked = now >= self.cold_until;
         let mut journal_asked = false;
         loop {
@@ -272,7 +288,8 @@ impl Answered {
 
 impl Guard<'_> {
     /// Publishes the answer: to those who wait, and to those who come later.
-    pub(crate) fn settle(self, answer: Stored, now: Timestamp) {
+    pub(crate) fn settle(self, answer: Stored) {
+        let now = self.dedup.now();
         let answered = Arc::new(Answered {
             digest: self.digest,
             answer,

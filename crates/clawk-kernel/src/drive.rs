@@ -33,7 +33,7 @@ use crate::member::Member;
 use crate::notice::{Notice, Stop};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::ports::{InferRequest, Message, ToolOffer, ToolUse};
+use crate::ports::{InferRequest, JournalError, Marked, Message, Sources, ToolOffer, ToolUse};
 use crate::prompt;
 use crate::purse::{Amount, Purse};
 use crate::recall::{self, Recalled};
@@ -42,6 +42,7 @@ use crate::shown;
 use crate::skill::{self, Ceiling, Joined};
 use crate::state::State;
 use crate::stop::Level;
+use crate::taint;
 use crate::turn::{self, Effect, End, Event, Turn};
 use crate::watch::Notices;
 
@@ -215,6 +216,7 @@ impl Run<'_> {
         let session = self.thread.session;
         loop {
             tokio::select! {
+                biased;
                 () = self.cancel.cancelled() => return Event::Cancelled,
                 () = brake.thawed(session) => {}
             }
@@ -525,10 +527,16 @@ pub(crate) async fn resume(turns: &Turns, state: &State, mut open: OpenTurn, can
 }
 
 /// The system prompt, and behind it what the Atlases give as context.
-fn system(calls: &Calls, state: &State, granted: Option<&Granted>, recalled: &Recalled) -> String {
+fn system(
+    calls: &Calls,
+    state: &State,
+    granted: Option<&Granted>,
+    recalled: &Recalled,
+    marked: &Marked,
+) -> String {
     let mut system = match &state.member {
-        Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages),
-        None => prompt::system(&calls.manifest, None, &state.peer_messages),
+        Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages, marked),
+        None => prompt::system(&calls.manifest, None, &state.peer_messages, marked),
     };
     if let Some(granted) = granted.filter(|granted| !granted.context.is_empty()) {
         system.push_str("\n\n");
@@ -558,10 +566,32 @@ fn window(calls: &Calls, provider: &str) -> usize {
         .unwrap_or(DEFAULT_CONTEXT_TOKENS)
 }
 
-/// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled, and peers' words.
-async fn base(calls: &Calls, state: &State, origin: &Origin, recalled: &Recalled) -> BTreeSet<String> {
+/// On the record before it is used: context files that hold untrusted text.
+fn note_marked(
+    calls: &Calls,
+    thread: &Thread,
+    message: MessageId,
+    marked: &Marked,
+) -> Result<(), JournalError> {
+    if marked.is_empty() {
+        return Ok(());
+    }
+    let draft = taint::read(&calls.scribe, thread, (None, Some(message.0)), marked);
+    let _ticket = calls.scribe.submit(vec![draft])?; // the inference, recorded behind it, is waited for
+    Ok(())
+}
+
+/// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled or read in files, and
+/// peers' words.
+async fn base(
+    calls: &Calls,
+    state: &State,
+    origin: &Origin,
+    (recalled, marked): (&Recalled, &Marked),
+) -> BTreeSet<String> {
     let mut base = recall::of_session(calls, state).await;
     base.extend(recalled.untrusted.iter().cloned());
+    base.extend(taint::through(marked));
     state.remember_labels(base.clone());
     if let Door::Peer { identity, .. } = &origin.door {
         base.insert(format!("peer {identity}"));
@@ -626,8 +656,13 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             vec![Effect::Done(End::Failed(error.to_string()))],
         ),
     };
-    let base = base(calls, state, &origin, &recalled).await;
-    let system = system(calls, state, granted.as_deref(), &recalled);
+    let marked = prompt::marked(&*calls.runner, &calls.manifest, state.member.as_deref()).await;
+    let effects = match note_marked(calls, &thread, message, &marked) {
+        Ok(()) => effects,
+        Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
+    };
+    let base = base(calls, state, &origin, (&recalled, &marked)).await;
+    let system = system(calls, state, granted.as_deref(), &recalled, &marked);
     // A member's answer is its asker's to judge.
     let judged = calls.claims.is_some() && state.member.is_none();
     let mut run = Run {
@@ -659,6 +694,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         context: Arc::new(Context {
             taint: Vec::new(),
             origin: Some(origin.clone()),
+            read: Sources::default(),
         }),
         saver: Saver::of_turn(
             calls,
@@ -674,6 +710,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         Ok(()) => run.drive(&mut turn, effects).await,
         Err(error) => End::Failed(error.to_string()),
     };
+    state.add_labels(taint::through(&run.context.read.told()));
     if calls.life.stop.is_cancelled() && end == End::Cancelled {
         // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
         return;

@@ -178,6 +178,11 @@ payloads! {
     }
     /// `ckp.context.written`.
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
+    /// `ckp.context.tainted`: `files` says which file holds text of which origins; `untrusted` is all of them, each with its file.
+    ContextTainted<'a> {
+        files: &'a crate::ports::Marked, #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] turn: Option<Uuid>, untrusted: &'a [String],
+    }
     /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
     #[derive(Clone, Copy)]
     MemoryStored<'a> {
@@ -325,6 +330,10 @@ impl Scribe {
 
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.clock
+    }
+
+    pub(crate) fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
     }
 
     pub(crate) fn journal(&self) -> &Arc<dyn Journal> {

@@ -167,6 +167,7 @@ async fn exhaust(
         };
         tell(place, spec, &error, wait_ms, &spec.name).await;
         tokio::select! {
+            biased;
             () = tokio::time::sleep(Duration::from_millis(models.scribe.clock().patience_ms(wait_ms))) => {}
             () = cancel.cancelled() => return Err(NoAnswer::Cancelled),
         }

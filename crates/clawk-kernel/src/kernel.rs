@@ -8,6 +8,7 @@ mod outside;
 mod speech;
 
 pub use channels::{ChannelFact, Pairing};
+pub use outside::PushGivenUp;
 
 use std::future::Future;
 use std::sync::Arc;

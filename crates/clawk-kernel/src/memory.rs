@@ -11,6 +11,7 @@ use clawk_proto::method::{
 use clawk_proto::{Digest, SessionId};
 use clawk_recall::entry::{Found, Mark, New, Whose};
 use serde::Deserialize;
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
@@ -18,9 +19,12 @@ use crate::error::KernelError;
 use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together};
 use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Ask, Batch, Memory, Scope, StoreQuery};
+use crate::ports::{
+    ANSWER_KEPT_MS, AnswerKey, Ask, Batch, MarkedContent, Memory, Scope, StoreQuery, ToolRunner,
+};
 use crate::rank;
 use crate::screen::{Look, Spot};
+use crate::taint;
 use crate::tend::{self, Tender};
 use crate::time::Timestamp;
 use crate::vectors;
@@ -37,6 +41,8 @@ pub(crate) struct Memories {
     pub(crate) manifest: Arc<Manifest>,
     /// Keeps the stores.
     pub(crate) backend: Option<Arc<dyn Memory>>,
+    /// Knows the files that hold untrusted text.
+    pub(crate) runner: Arc<dyn ToolRunner>,
     pub(crate) classifier: Classifier,
     pub(crate) dedup: Arc<Dedup>,
     pub(crate) life: Arc<Life>,
@@ -195,7 +201,7 @@ pub(crate) async fn store(
     let (scribe, now) = (&memories.scribe, memories.scribe.now());
     let claim = memories
         .dedup
-        .claim(key, request_hash, &**scribe.journal(), now)
+        .claim(key, request_hash, &**scribe.journal())
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -217,7 +223,7 @@ pub(crate) async fn store(
         request_id: request_id.as_str(),
         store: &spec.name,
     };
-    let entries = marked(memories, session, about.batch, params.entries);
+    let entries = marked(memories, session, about.batch, params.entries).await;
     let place = scope(memories);
     let result = if memory.joins(spec) {
         // Entries and their record in one commit: the ids follow from the record.
@@ -245,7 +251,7 @@ pub(crate) async fn store(
             .await?;
         result
     };
-    guard.settle(Stored::Memory(result.clone()), scribe.now());
+    guard.settle(Stored::Memory(result.clone()));
     memories.tender.nudge(spec, &place);
     Ok(result)
 }
@@ -262,8 +268,9 @@ pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
     result_of((0..count).map(|at| format!("{batch}-{at}")).collect())
 }
 
-/// Entries as they arrive over the wire. Their origin is the client that stores them, whatever their metadata says.
-fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<NewEntry>) -> Vec<New> {
+/// Entries as they arrive over the wire. Their origin is the client that stores them, whatever their metadata says; what is known as
+/// the text of others, because a call wrote it into a file, stays so.
+async fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<NewEntry>) -> Vec<New> {
     let role = memories.classifier.table.role_of(session);
     let new = |(at, entry)| New {
         id: format!("{batch}-{at}"),
@@ -275,7 +282,23 @@ fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<New
             ..Mark::default()
         },
     };
-    entries.into_iter().enumerate().map(new).collect()
+    let mut entries: Vec<New> = entries.into_iter().enumerate().map(new).collect();
+    for one in &mut entries {
+        let text = match &one.entry.content {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let name = one.entry.key.clone().unwrap_or_default();
+        let known = memories
+            .runner
+            .marked(vec![MarkedContent::Text { name, text }])
+            .await;
+        if !known.is_empty() {
+            one.mark.untrusted = true;
+            one.mark.made_from.extend(taint::through(&known));
+        }
+    }
+    entries
 }
 
 /// What the ids of a request's entries are made of. The same request again finds what it was begun with, so a repetition after a

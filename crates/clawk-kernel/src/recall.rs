@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use clawk_manifest::model::{Role, Store, StoreType};
-use clawk_proto::MessageId;
 use clawk_proto::method::NewEntry;
+use clawk_proto::{MessageId, SessionId};
 use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::door::{Door, Origin};
 use crate::event::{MemoryRecalled, Thread, canonical, digest, kind};
 use crate::judge;
 use crate::notice::Notice;
-use crate::ports::{Ask, Batch, JournalError, Scan, Scope, StoreQuery};
+use crate::ports::{Ask, Batch, JournalError, MarkedContent, Scan, Scope, StoreQuery, ToolRunner};
 use crate::purse::Purse;
 use crate::rank;
 use crate::screen::{Look, Spot};
@@ -154,6 +154,7 @@ pub(crate) async fn before(
                 found
                     .hits
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
+                trace(&*calls.runner, store, &mut found).await;
                 calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
                 screen(calls, &mut look, &mut found, cancel).await;
                 searches.push(Search {
@@ -192,34 +193,70 @@ pub(crate) async fn before(
     Ok(recalled)
 }
 
-/// Origins of untrusted text that earlier turns of the session recalled, or that has left its context: what was said then may rest on it.
+/// How many forks of forks are followed back.
+const MAX_FORKS: usize = 64;
+
+/// Origins of untrusted text that earlier turns of the session recalled or read in files, or that has left its context: what was said
+/// then may rest on it. A fork has what the session had that it goes on from.
 pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String> {
+    #[derive(Deserialize)]
+    struct Told {
+        #[serde(default)]
+        untrusted: Vec<String>,
+        fork: Option<From>,
+    }
+    #[derive(Deserialize)]
+    struct From {
+        session_id: SessionId,
+    }
     if let Some(known) = state.labels() {
         return known;
     }
-    // Nothing is recalled where nothing is asked.
-    if asked(calls).next().is_none() {
-        return BTreeSet::new();
-    }
-    #[derive(Deserialize)]
-    struct Untrusted {
-        untrusted: Vec<String>,
-    }
     let mut found = BTreeSet::new();
-    let scan = Scan {
-        session: Some(state.id),
-        kinds: &[kind::MEMORY_RECALLED, kind::CONTEXT_COMPACTED],
-        ..Scan::default()
-    };
-    let looked = calls.scribe.each(scan, |event| {
-        if let Ok(said) = serde_json::from_str::<Untrusted>(&event.payload) {
-            found.extend(said.untrusted);
+    let mut next = Some(state.id);
+    for _ in 0..MAX_FORKS {
+        let Some(session) = next.take() else { return found };
+        let scan = Scan {
+            session: Some(session),
+            kinds: &[
+                kind::SESSION_STARTED,
+                kind::MEMORY_RECALLED,
+                kind::CONTEXT_COMPACTED,
+                kind::CONTEXT_TAINTED,
+            ],
+            ..Scan::default()
+        };
+        let looked = calls.scribe.each(scan, |event| {
+            if let Ok(said) = serde_json::from_str::<Told>(&event.payload) {
+                found.extend(said.untrusted);
+                next = said.fork.map(|from| from.session_id).or(next);
+            }
+        });
+        if looked.await.is_err() {
+            found.insert("web".to_owned()); // what nobody can look up counts as the worst
         }
-    });
-    if looked.await.is_err() {
-        found.insert("web".to_owned()); // what nobody can look up counts as the worst
     }
+    found.insert("web".to_owned()); // as above
     found
+}
+
+/// The files of a workspace that were found: text of others that a call wrote there is known by its content.
+pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut Found) {
+    if store.kind != StoreType::Workspace {
+        return;
+    }
+    for hit in &mut found.hits {
+        let text = match &hit.entry.content {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let name = hit.entry.key.clone().unwrap_or_default();
+        let marked = runner.marked(vec![MarkedContent::Text { name, text }]).await;
+        if !marked.is_empty() {
+            hit.mark.untrusted = true;
+            hit.mark.made_from.extend(crate::taint::through(&marked));
+        }
+    }
 }
 
 /// The stores that are asked before a turn.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use clawk_manifest::model::{Role, Store};
+use clawk_manifest::model::{Role, Store, StoreType};
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::NewEntry;
@@ -238,6 +238,19 @@ impl Asked<'_> {
             mark: self.mark(),
         };
         let untrusted = new.mark.untrusted;
+        if untrusted && spec.kind == StoreType::Workspace {
+            // Its entries are files, which file tools read as well.
+            let text = match &new.entry.content {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let origins = recall::origins(&new.mark).into_iter().collect();
+            self.calls
+                .runner
+                .mark(text, origins)
+                .await
+                .map_err(Fault::Broken)?;
+        }
         let scribe = &self.calls.scribe;
         let payload = MemoryStored {
             batch: self.caller.thread.span,
@@ -298,6 +311,7 @@ impl Asked<'_> {
             .origin()
             .map(|origin| recall::whose(&origin.door))
             .unwrap_or_default();
+        recall::trace(&*self.calls.runner, spec, &mut found).await;
         self.calls.memories.weigh(spec, &mut found, &mine);
         let mut look = Look::new(
             &self.calls.screens,

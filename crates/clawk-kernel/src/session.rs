@@ -161,7 +161,8 @@ pub(crate) async fn open_as(
         leaves: !opening.surface,
         history: Mutex::new(opening.history),
         turn: Mutex::new(CancellationToken::new()),
-        labels: Mutex::default(),
+        // A new session has read nothing, which need not be looked up.
+        labels: Mutex::new((!resumed).then(Default::default)),
     });
     if !resumed {
         let payload = SessionStarted {
@@ -191,6 +192,7 @@ pub(crate) async fn open_as(
 async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
     loop {
         let mail = tokio::select! {
+            biased;
             mail = state.mailbox.next() => match mail {
                 Some(mail) => mail,
                 None => break,
@@ -205,11 +207,13 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         };
         // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
         tokio::select! {
+            biased;
             () = sessions.calls.brake.thawed(state.id) => {}
             () = sessions.life.closing.cancelled() => break,
         }
         // So does one whose agent reaches no model.
         tokio::select! {
+            biased;
             () = sessions.life.recovered() => {}
             () = sessions.life.closing.cancelled() => break,
         }
@@ -217,6 +221,7 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         let _seat = match &state.member {
             Some(_) => None,
             None => tokio::select! {
+            biased;
                 seat = sessions.seats.acquire() => Some(seat),
                 () = sessions.life.closing.cancelled() => break,
             },

@@ -1,6 +1,6 @@
 //! Sessions that are open: what each of them holds, and the table in which they are found.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Role;
@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) leaves: bool,
     pub(crate) history: Mutex<Vec<Message>>,
     pub(crate) turn: Mutex<CancellationToken>,
-    /// Origins of untrusted text that its turns recalled; `None`: not looked up since it is in memory.
+    /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
 }
 
@@ -60,6 +60,13 @@ impl State {
         *lock(&self.labels) = Some(labels);
     }
 
+    /// More of them, of what the session's calls read.
+    pub(crate) fn add_labels(&self, more: BTreeSet<String>) {
+        if let Some(labels) = lock(&self.labels).as_mut() {
+            labels.extend(more);
+        }
+    }
+
     /// A fresh token for the turn that begins.
     pub(crate) fn begin_turn(&self, stop: &CancellationToken) -> CancellationToken {
         let token = stop.child_token();
@@ -77,7 +84,7 @@ impl State {
 pub(crate) struct Table {
     /// The agent's own purse.
     root: Purse,
-    open: Mutex<HashMap<SessionId, Arc<State>>>,
+    open: Mutex<BTreeMap<SessionId, Arc<State>>>,
     /// Those that are a channel's conversation.
     conversations: Mutex<HashMap<ConversationKey, SessionId>>,
 }
@@ -91,7 +98,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<State>>> {
+    pub(crate) fn open(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<State>>> {
         lock(&self.open)
     }
 

@@ -1,7 +1,7 @@
 //! The emergency stop: what an operator has stopped, for the whole agent or one session, and how far. It takes effect on
 //! what runs at once, refuses what is new, survives restarts, and only an admin lifts it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Role;
@@ -73,7 +73,7 @@ struct Running {
 #[derive(Debug, Default)]
 struct Inner {
     stops: BTreeMap<Option<SessionId>, Stop>,
-    running: HashMap<u64, Running>,
+    running: BTreeMap<u64, Running>,
     next: u64,
 }
 

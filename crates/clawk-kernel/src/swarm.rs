@@ -225,7 +225,7 @@ pub(crate) async fn delegate(
     let claim = peers
         .calls
         .dedup
-        .claim(key, request_hash, &**peers.scribe.journal(), peers.scribe.now())
+        .claim(key, request_hash, &**peers.scribe.journal())
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -260,7 +260,7 @@ pub(crate) async fn delegate(
         return Err(KernelError::RequestIdReused(params.context.request_id));
     }
     let answer = Acknowledged { acknowledged: true };
-    guard.settle(Stored::Delegated(answer), peers.scribe.now());
+    guard.settle(Stored::Delegated(answer));
     Ok(answer)
 }
 

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clawk_plan::NetworkMode;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use crate::catalog::{Described, Entry};
-use crate::ports::Message;
+use crate::event::{ContextTainted, Draft, Scribe, Thread, kind as event};
+use crate::ports::{Marked, Message};
 
 /// Origins whose text is not the user's own.
 pub(crate) fn is_foreign(origin: &str) -> bool {
@@ -91,7 +93,64 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings
         Brings::Memory | Brings::Nothing => return None,
     };
     origin.truncate(origin.floor_char_boundary(MAX_ORIGIN_BYTES));
-    Some(origin.replace(['\n', '\r', '"', '<', '>', ','], " "))
+    Some(plain(&origin))
+}
+
+/// Origins that a file keeps for later readers. A file says `file` of itself, so text of tools and of other files needs no mark.
+#[must_use]
+pub fn lasts(origin: &str) -> bool {
+    matches!(kind(origin), "web" | "peer" | "memory")
+}
+
+/// The origin without the file that it was read from.
+#[must_use]
+pub fn bare(origin: &str) -> &str {
+    origin.rsplit_once(" (in ").map_or(origin, |(origin, _)| origin)
+}
+
+/// The origins of text that was read from marked files, each with its file.
+pub(crate) fn through(read: &Marked) -> BTreeSet<String> {
+    let each = read.iter().flat_map(|(file, origins)| {
+        origins.iter().map(move |origin| {
+            let mut origin = format!("{} (in {file})", bare(origin));
+            origin.truncate(origin.floor_char_boundary(MAX_ORIGIN_BYTES * 2));
+            plain(&origin)
+        })
+    });
+    each.collect()
+}
+
+/// The record of such a reading: by a call, or by a turn whose prompt holds the files.
+pub(crate) fn read(
+    scribe: &Scribe,
+    thread: &Thread,
+    (request_id, turn): (Option<&str>, Option<Uuid>),
+    read: &Marked,
+) -> Draft {
+    let untrusted: Vec<String> = through(read).into_iter().collect();
+    let payload = ContextTainted {
+        files: read,
+        request_id,
+        turn,
+        untrusted: &untrusted,
+    };
+    scribe.entry(thread, event::CONTEXT_TAINTED, &payload)
+}
+
+/// How low the trust in text of this origin is: the lowest first.
+pub(crate) fn rank(origin: &str) -> u8 {
+    match kind(origin) {
+        "web" => 0,
+        "peer" => 1,
+        "memory" => 2,
+        "tool" => 3,
+        _ => 4,
+    }
+}
+
+/// Without what could look like several origins, or like a mark.
+fn plain(origin: &str) -> String {
+    origin.replace(['\n', '\r', '"', '<', '>', ','], " ")
 }
 
 /// The origins of what a conversation holds. `brings` says what each tool's results are.

@@ -17,7 +17,7 @@ use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
 use crate::hosts;
 use crate::notice::{Notice, Stop, TurnEnd};
-use crate::ports::{Recorded, Scan, Usage};
+use crate::ports::{JournalError, Recorded, Scan, Usage};
 use crate::recover;
 use crate::session::{self, Sessions};
 use crate::shown::{self, Shown};
@@ -39,6 +39,18 @@ struct Ids {
     request: Digest,
 }
 
+impl Ids {
+    /// Of a message that the record knows, whatever it says.
+    const fn of_record(session: SessionId, message: MessageId) -> Self {
+        Self {
+            conversation: String::new(),
+            session,
+            message,
+            request: Digest::ZERO,
+        }
+    }
+}
+
 /// Says something to the agent and waits for its answer. `tell` hears what happens in this turn; it must not block.
 pub(crate) async fn talk(
     sessions: &Arc<Sessions>,
@@ -48,12 +60,8 @@ pub(crate) async fn talk(
 ) -> Result<Told, KernelError> {
     let place = place(&asked)?;
     let key = keyed(Keyed::Message, place.message.0);
-    let (journal, now) = (sessions.scribe.journal(), sessions.scribe.now());
-    let claim = sessions
-        .calls
-        .dedup
-        .claim(key, place.request, &**journal, now)
-        .await?;
+    let journal = sessions.scribe.journal();
+    let claim = sessions.calls.dedup.claim(key, place.request, &**journal).await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(Stored::Message(told)) => return Ok(*told),
@@ -66,7 +74,7 @@ pub(crate) async fn talk(
         Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
         None => fresh(sessions, door, &place, &asked, tell).await?,
     };
-    guard.settle(Stored::Message(Box::new(told.clone())), sessions.scribe.now());
+    guard.settle(Stored::Message(Box::new(told.clone())));
     Ok(told)
 }
 
@@ -151,7 +159,8 @@ async fn fresh(
         images: asked.images.clone(),
     };
     session::accept_as(sessions, &state, place.message, origin, said).await?;
-    follow(sessions, &watcher, place, tell).await
+    asked.is_taken();
+    follow(sessions, (&watcher, false), place, tell).await
 }
 
 /// Another host holds the conversation: it is given the message, and its answer is told here.
@@ -204,14 +213,14 @@ pub(crate) fn message_of(owner: &str, request: &str) -> MessageId {
     MessageId(derived("message", &[owner.as_bytes(), request.as_bytes()]))
 }
 
-/// Until the turn ends.
+/// Until the turn ends. `mine`: the turn that runs now is the message's.
 async fn follow(
     sessions: &Sessions,
-    watcher: &Watcher,
+    (watcher, mut mine): (&Watcher, bool),
     place: &Ids,
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
-    let (mut mine, mut text, mut calls) = (false, String::new(), Vec::new());
+    let (mut text, mut calls) = (String::new(), Vec::new());
     let (mut found, mut missed) = (None, false);
     loop {
         let notice = tokio::select! {
@@ -244,7 +253,13 @@ async fn follow(
         {
             let reason = match end {
                 TurnEnd::Answered | TurnEnd::Cancelled => None,
-                TurnEnd::Failed(reason) => Some(reason),
+                TurnEnd::Failed(reason) => {
+                    // An end that is on no record is none: the message is taken up after the next start, and answered then.
+                    if record(sessions, place.session, place).await?.end.is_none() {
+                        return Err(JournalError::Unwritable(reason).into());
+                    }
+                    Some(reason)
+                }
             };
             // What did not fit into the watcher's queue is in the record.
             if found.is_none() && missed {
@@ -299,15 +314,52 @@ async fn earlier(
     if session != place.session || !record.same {
         return Err(KernelError::RequestIdReused(asked.request_id.clone()));
     }
+    asked.is_taken();
     match (record.end, watcher) {
         (Some(told), _) => Ok(told),
         (None, Some(watcher)) => {
             // It may have joined in the middle of the turn: what was said before is in the record, which is whole by now.
-            let told = follow(sessions, &watcher, place, tell).await?;
+            let told = follow(sessions, (&watcher, false), place, tell).await?;
             Ok(self::record(sessions, session, place).await?.end.unwrap_or(told))
         }
         (None, None) => until_ended(sessions, session, place).await,
     }
+}
+
+/// Waits for the answer to a message that `client` said in an earlier run; `None`: the record knows no such message. `begun`: its
+/// turn had begun, so a question of its session is a question of this turn.
+pub(crate) async fn rejoin(
+    sessions: &Sessions,
+    (message, begun): (MessageId, bool),
+    client: &str,
+    tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
+) -> Result<Option<Told>, KernelError> {
+    let Some(session) = sessions.scribe.journal().message(message).await? else {
+        return Ok(None);
+    };
+    let open = sessions.table.get(session);
+    let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
+    let place = Ids::of_record(session, message);
+    let record = record(sessions, session, &place).await?;
+    if record.sender != client {
+        return Ok(None);
+    }
+    let watcher = match (record.end, watcher) {
+        (Some(told), _) => return Ok(Some(told)),
+        (None, None) => return Err(KernelError::NotReady(sessions.life.state())),
+        (None, Some(watcher)) => watcher,
+    };
+    // What was asked before the watcher came is not told again.
+    let asked = sessions.calls.desk.pending(sessions.scribe.now());
+    let asked = asked
+        .into_iter()
+        .filter(|question| begun && question.session == session);
+    for question in asked {
+        tell(message, &Notice::Asking(Box::new(question)));
+    }
+    let told = follow(sessions, (&watcher, begun), &place, tell).await?;
+    let end = self::record(sessions, session, &place).await?.end;
+    Ok(Some(end.unwrap_or(told)))
 }
 
 /// What the chain says of a message.
@@ -435,12 +487,7 @@ pub(crate) async fn standing(
     let Some(session) = sessions.scribe.journal().message(message).await? else {
         return Ok(None);
     };
-    let place = Ids {
-        conversation: String::new(),
-        session,
-        message,
-        request: Digest::ZERO,
-    };
+    let place = Ids::of_record(session, message);
     let record = record(sessions, session, &place).await?;
     let (at, end) = (record.at, record.end);
     Ok((record.sender == client).then_some(Standing { session, at, end }))

@@ -121,6 +121,26 @@ pub trait Clock: Send + Sync + fmt::Debug {
         let _ = question;
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
+
+    /// What blocks runs on a thread of its own. The simulation says no: threads have an order that no seed decides.
+    fn has_threads(&self) -> bool {
+        true
+    }
+}
+
+/// Runs what blocks, away from the async threads.
+///
+/// # Errors
+/// It panicked.
+pub(crate) async fn apart<T: Send + 'static>(
+    clock: &dyn Clock,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    if clock.has_threads() {
+        tokio::task::spawn_blocking(what).await
+    } else {
+        Ok(what())
+    }
 }
 
 /// The machine's clock.

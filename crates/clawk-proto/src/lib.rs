@@ -6,6 +6,7 @@
 //! *Must not know:* tokio, files, manifests, time.
 //! *Start reading at:* [`rpc`], then [`method`], then [`error`].
 
+pub mod a2a;
 pub mod carp;
 pub mod content;
 pub mod error;

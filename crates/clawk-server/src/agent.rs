@@ -1,13 +1,14 @@
 //! Makes agents: the binary implements [`AgentFactory`], and `claw.initialize` uses it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use clawk_kernel::Kernel;
 use clawk_kernel::StartError;
 use clawk_kernel::ports::Later;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::watch;
 
 /// Makes agents (R3). One implementation is bound to the manifest that `clawk serve FILE` was launched with; the other
 /// takes the manifest on the wire.
@@ -72,17 +73,22 @@ fn faults(faults: &[ManifestFault]) -> String {
 
 /// The run that is served now, shared between the RPC and the control socket: a new `claw.initialize` replaces it.
 #[derive(Debug, Clone, Default)]
-pub struct Current(Arc<Mutex<Option<Kernel>>>);
+pub struct Current(Arc<watch::Sender<Option<Kernel>>>);
 
 impl Current {
     /// The run, if an agent was started; it may be stopped by now.
     #[must_use]
     pub fn get(&self) -> Option<Kernel> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().clone()
     }
 
     /// From now on, this run.
     pub fn set(&self, kernel: Kernel) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kernel);
+        self.0.send_replace(Some(kernel));
+    }
+
+    /// The run that is served, and every later one.
+    pub(crate) fn follow(&self) -> watch::Receiver<Option<Kernel>> {
+        self.0.subscribe()
     }
 }

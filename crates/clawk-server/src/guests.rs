@@ -224,7 +224,7 @@ impl Guests {
         let path = self.0.path(name);
         let fresh = fs::metadata(&path)
             .and_then(|kept| kept.modified())
-            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age < SILENCE));
+            .is_ok_and(|at| silent_for(at) < SILENCE);
         let Some(hello) = fs::read(&path).ok().filter(|_| fresh) else {
             return; // silent-ok: a client that is not known initializes itself
         };
@@ -280,7 +280,8 @@ impl Guests {
         let old = file
             .metadata()
             .and_then(|kept| kept.modified())
-            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > TOUCH));
+            // One of the future: the wall clock went back, and the file follows it.
+            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > TOUCH) || at.elapsed().is_err());
         if old {
             let now = self.0.host.options().clock.now();
             let now = u64::try_from(now.0).unwrap_or(0);
@@ -310,6 +311,12 @@ impl Guests {
             );
         }
     }
+}
+
+/// How long nothing has come, by the time of a file. A time in the future is one of a wall clock that has gone back since: the
+/// client is not cut off for it.
+fn silent_for(at: std::time::SystemTime) -> Duration {
+    at.elapsed().unwrap_or_default() // silent-ok: as above
 }
 
 /// A client's connection has ended. Where the host ends, its session goes on after the next start.
@@ -400,7 +407,19 @@ pub(crate) fn is_answer(line: &[u8]) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{Kind, unknown_outcome};
+    use std::time::SystemTime;
+
+    use super::{Kind, SILENCE, silent_for, unknown_outcome};
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "times of files are the wall clock's")]
+    fn a_wall_clock_that_goes_back_cuts_no_client_off() {
+        let now = SystemTime::now();
+        let hour = Duration::from_secs(3_600);
+        assert!(silent_for(now + hour) < SILENCE, "the clock went back an hour");
+        assert!(silent_for(now - hour / 2) < SILENCE);
+        assert!(silent_for(now - hour * 2) >= SILENCE, "real silence");
+    }
 
     #[test]
     fn a_call_that_may_have_been_done_long_ago_is_not_done_again() {

@@ -31,7 +31,7 @@ mod rpc;
 mod telling;
 pub mod transport;
 
-pub use a2a::push::Push;
+pub use a2a::push::{BookError, Push, PushError};
 pub use access::Rights;
 pub use acp::serve_acp;
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};

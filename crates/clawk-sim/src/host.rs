@@ -4,19 +4,33 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Completion, Elsewhere, InferRequest, Message, TokenKey};
-use clawk_kernel::testing::{MemJournal, Rig, ScriptedModel, calls, manifest, says};
+use clawk_kernel::ports::{Completion, Elsewhere, FaultKind, InferRequest, Message, TokenKey};
+use clawk_kernel::purse::{Allowance, Named};
+use clawk_kernel::testing::{Behaviour, MemJournal, Rig, ScriptedModel, calls, manifest, says};
 use clawk_kernel::{Door, Kernel, Role, kind};
 use clawk_proto::SessionId;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// Tokens that one run may use.
-pub(crate) const RUN_TOKENS: u64 = 40_000;
+use crate::desk::Facts;
+
 /// Tokens that an inference uses here.
 const OUTPUT_TOKENS: u64 = 2_400;
 /// A tool that a rule denies.
 pub(crate) const FORBIDDEN: &str = "forbidden";
+
+/// A tool about which a person is asked.
+pub(crate) const DANGER: &str = "danger";
+/// A tool that may run [`PAID_A_DAY`] times a day.
+pub(crate) const PAID: &str = "paid";
+/// The bound of [`PAID`].
+pub(crate) const PAID_A_DAY: u64 = 3;
+/// A question is open for so long, seconds.
+const ASKED_S: u64 = 2;
+/// A tool without side effects.
+pub(crate) const LOOK: &str = "look";
+/// What the `slow` tool takes, milliseconds.
+const SLOW_MS: u64 = 60;
 
 /// How fast a host's disk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +59,8 @@ pub(crate) struct Host {
 pub(crate) struct Running {
     pub(crate) runtime: Runtime,
     pub(crate) kernel: Kernel,
+    /// Where the client calls tools.
+    pub(crate) desk: SessionId,
     /// Who delegates here.
     pub(crate) session: SessionId,
 }
@@ -53,23 +69,26 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn spec() -> Value {
+fn spec(run_tokens: u64) -> Value {
     let tool = |name: &str| json!({"name": name, "description": name, "input_schema": {"type": "object"}});
     json!({
-        "tools": [tool("write"), tool(FORBIDDEN)],
+        "tools": [tool("write"), tool("note"), tool(FORBIDDEN), tool(DANGER), tool(PAID), tool(LOOK), tool("flaky"), tool("slow")],
         "policies": [{"name": "policy", "rules": [
             {"id": "never", "action": "deny", "scope": "tool", "match": {"name": FORBIDDEN}},
+            {"id": "ask", "action": "require-approval", "scope": "tool", "match": {"name": DANGER},
+                "approval": {"timeout_seconds": ASKED_S}},
             {"id": "all", "action": "allow", "scope": "all"},
         ]}],
         "swarm": {"name": "team", "topology": "leader-worker",
             "agents": [{"identity_ref": "lead", "role": "leader"}, {"identity_ref": "hand", "role": "worker", "count": 3}],
             "coordination": {"message_passing": "queue", "backend": "in-process", "concurrency": {}},
-            "aggregation": {"strategy": "leader-decides"}, "resource_limits": {"max_total_tokens": RUN_TOKENS}},
+            "aggregation": {"strategy": "leader-decides"}, "resource_limits": {"max_total_tokens": run_tokens}},
     })
 }
 
-fn costly(mut completion: Completion) -> Completion {
-    completion.usage.output_tokens = OUTPUT_TOKENS;
+fn costly(mut completion: Completion, request: &InferRequest) -> Completion {
+    // As a vendor does: no more than was asked for.
+    completion.usage.output_tokens = OUTPUT_TOKENS.min(request.max_output_tokens);
     completion
 }
 
@@ -81,11 +100,26 @@ fn answer(request: &InferRequest, used: &Mutex<BTreeMap<String, u64>>) -> Comple
         Message::Assistant { .. } | Message::ToolResult { .. } => None,
     });
     let task = task.unwrap_or_default();
-    let results = request.messages.iter();
-    let results = results.filter(|message| matches!(message, Message::ToolResult { .. }));
+    let latest = request.messages.iter().rev();
+    let results = latest
+        .take_while(|message| !matches!(message, Message::User { .. }))
+        .filter(|message| matches!(message, Message::ToolResult { .. }));
     let run: Vec<&str> = task.split(' ').take(2).collect();
-    let completion = match (task.starts_with("team"), results.count()) {
-        (true, 0) if !task.contains("part") => {
+    let is_head = task.starts_with("team") && !task.contains("part");
+    // Once: what is asked for again after a stop is a new effect of the model's own.
+    let noted = request.messages.iter().any(|message| match message {
+        Message::Assistant { calls, .. } => calls.iter().any(|call| {
+            call.name == "note"
+                && call
+                    .arguments
+                    .as_ref()
+                    .is_ok_and(|said| said.get("task").and_then(Value::as_str) == Some(task.as_str()))
+        }),
+        Message::User { .. } | Message::ToolResult { .. } => false,
+    });
+    let twice = !noted && task.bytes().last().is_some_and(|last| last % 2 == 0);
+    let completion = match (is_head, results.count()) {
+        (true, 0) => {
             let part = |n: usize| {
                 (
                     "delegate",
@@ -99,32 +133,75 @@ fn answer(request: &InferRequest, used: &Mutex<BTreeMap<String, u64>>) -> Comple
             ("write", json!({"task": task})),
         ]),
         (_, 0) => calls(&[("write", json!({"task": task}))]),
+        // A second effect, after the first one's end: both belong to one host.
+        (false, 1) if twice => calls(&[("note", json!({"task": task}))]),
         _ => says(&format!("done: {task}")),
     };
-    let completion = costly(completion);
+    let completion = costly(completion, request);
     *lock(used).entry(run.join(" ")).or_default() +=
         completion.usage.input_tokens + completion.usage.output_tokens;
     completion
 }
 
+/// What a host is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Make {
+    pub(crate) number: u8,
+    pub(crate) disk: Disk,
+    pub(crate) drift: i64,
+    /// Tokens that one run may use.
+    pub(crate) run_tokens: u64,
+    /// Every so many questions, its model is overloaded.
+    pub(crate) faulty_model: Option<usize>,
+}
+
+fn paid() -> Named {
+    Named {
+        day: Allowance {
+            calls: Some(PAID_A_DAY),
+            ..Allowance::default()
+        },
+        ..Named::default()
+    }
+}
+
 impl Host {
-    pub(crate) fn new(number: u8, elsewhere: Arc<dyn Elsewhere>, disk: Disk, drift: i64) -> Self {
-        let mut rig = Rig::new(manifest(spec()));
+    pub(crate) fn new(make: Make, elsewhere: Arc<dyn Elsewhere>, facts: Facts) -> Self {
+        let Make {
+            number,
+            disk,
+            drift,
+            run_tokens,
+            faulty_model,
+        } = make;
+        let mut rig = Rig::new(manifest(spec(run_tokens)));
+        rig.clock.without_threads();
         let used: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
         let counted = Arc::clone(&used);
-        let model = ScriptedModel::new(move |request, _| Ok(answer(request, &counted)));
+        let model = ScriptedModel::new(move |request, count| {
+            if faulty_model.is_some_and(|times| count % times == 0) {
+                return Err(ScriptedModel::fault(FaultKind::ServerFault, "too many ask"));
+            }
+            Ok(answer(request, &counted))
+        });
         rig.models.insert("model".to_owned(), Arc::new(model));
+        rig.budgets.tools.insert(PAID.to_owned(), paid());
+        rig.runner.read_only(LOOK);
+        rig.runner.set("flaky", Behaviour::Flaky(2));
+        rig.runner.set("slow", Behaviour::Sleep(SLOW_MS));
         rig.swarm.elsewhere = Some(elsewhere);
         rig.swarm.token_key = TokenKey([number; 32]);
         let journal = Arc::new(Mutex::new(Arc::clone(&rig.journal)));
         let early: Arc<Mutex<Vec<String>>> = Arc::default();
         let (log, found) = (Arc::clone(&journal), Arc::clone(&early));
         rig.runner.watch(move |request_id, tool| {
+            facts.begins(request_id, tool);
             let journal = Arc::clone(&lock(&log));
             let decided = journal.events().iter().any(|event| {
                 event.kind == kind::ACTION_APPROVED && event.payload.contains(request_id.as_str())
             });
-            if !decided {
+            // What is without side effects need not wait for the disk.
+            if !decided && tool != LOOK {
                 lock(&found).push(format!("{tool} of {request_id}"));
             }
         });
@@ -152,8 +229,27 @@ impl Host {
     /// The most tokens that models of this host used for one run.
     pub(crate) fn most_used(&self) -> Option<(String, u64)> {
         let used = lock(&self.used);
-        let most = used.iter().max_by_key(|(_, tokens)| **tokens);
+        // What a client says is no run of the swarm.
+        let runs = used.iter().filter(|(run, _)| !run.starts_with("chat"));
+        let most = runs.max_by_key(|(_, tokens)| **tokens);
         most.map(|(run, tokens)| (run.clone(), *tokens))
+    }
+
+    /// Its disk takes so many entries more; none: any number.
+    pub(crate) fn room(&self, entries: Option<usize>) {
+        match entries {
+            Some(entries) => self.rig.journal.fail_after(entries),
+            None => self.rig.journal.recover(),
+        }
+    }
+
+    /// It ends in order: it drains, says so in its journal, and is gone.
+    pub(crate) fn end(&mut self) {
+        if let Some(running) = &self.running {
+            let kernel = running.kernel.clone();
+            let _drained = self.ask(async move { kernel.shutdown("the operator ends it", 0).await });
+        }
+        self.crash();
     }
 
     /// Its clock is set, as by a person or by a bad server of time.
@@ -178,10 +274,16 @@ impl Host {
                 role: Role::Admin,
             }
         };
-        let (kernel, session) = runtime.block_on(async {
+        // Whoever starts it has made room on its disk.
+        self.rig.journal.recover();
+        let (kernel, session, desk) = runtime.block_on(async {
             let kernel = self.rig.start().await;
             let session = kernel.open(door).await.expect("a session opens");
-            (kernel, session.id)
+            let desk = kernel
+                .open(Door::launcher("desk"))
+                .await
+                .expect("a session opens");
+            (kernel, session.id, desk.id)
         });
         // A start writes as fast as it can: it is not what is looked at.
         if self.disk == Disk::Slow {
@@ -191,6 +293,7 @@ impl Host {
             runtime,
             kernel,
             session,
+            desk,
         });
     }
 

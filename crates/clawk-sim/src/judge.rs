@@ -6,7 +6,8 @@ use std::fmt;
 use clawk_kernel::kind;
 use serde_json::Value;
 
-use crate::host::{FORBIDDEN, Host, RUN_TOKENS};
+use crate::desk::Desk;
+use crate::host::{FORBIDDEN, Host, LOOK, PAID, PAID_A_DAY};
 use crate::world::{FORGED, World};
 
 /// What must hold.
@@ -30,6 +31,18 @@ pub enum Invariant {
     OwnReportsOnly,
     /// Every chain verifies.
     ChainsValid,
+    /// What a person must be asked about runs only after their yes.
+    AskedFirst,
+    /// After a confirmed stop no effect begins until it is lifted.
+    StopHolds,
+    /// A client that was told how a request ended is told the same whenever it asks again.
+    SameAnswer,
+    /// A message is answered once.
+    AnsweredOnce,
+    /// A tool runs as often as its budget says, and no oftener.
+    BudgetHolds,
+    /// All effects of a task are one host's: no other one begins any.
+    OneHost,
 }
 
 /// An invariant that did not hold.
@@ -91,6 +104,7 @@ pub(crate) fn all_ended(world: &World) -> bool {
     let closed = |host: &Host| host.rig.journal.inbox().iter().all(|(_, end)| end.is_some());
     let tasks = world.tasks.iter();
     world.hosts.iter().all(closed)
+        && world.desks.iter().all(Desk::is_done)
         && tasks
             .map(|(task, _)| task)
             .all(|task| ended.contains_key(task.as_str()))
@@ -112,7 +126,7 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
                     .or_default() += 1;
             }
             let tokens = payload.get("run_tokens").and_then(Value::as_u64).unwrap_or(0);
-            if tokens > RUN_TOKENS {
+            if tokens > world.run_tokens {
                 return broken(Invariant::PurseHolds, format!("host {at}: {tokens} tokens"));
             }
         }
@@ -122,10 +136,14 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
                 format!("host {at}: {what} {times} times"),
             );
         }
+        answered_once(at, host)?;
+        if let Some((invariant, seen)) = world.desks.get(at).and_then(|desk| desk.facts.wrong()) {
+            return broken(invariant, format!("host {at}: {seen}"));
+        }
         if let Some(what) = host.early().first() {
             return broken(Invariant::DecidedFirst, format!("host {at}: {what}"));
         }
-        if let Some((run, tokens)) = host.most_used().filter(|(_, tokens)| *tokens > RUN_TOKENS) {
+        if let Some((run, tokens)) = host.most_used().filter(|(_, tokens)| *tokens > world.run_tokens) {
             return broken(
                 Invariant::PurseHolds,
                 format!("host {at}: models used {tokens} tokens for `{run}`"),
@@ -148,16 +166,50 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
+/// No message has two answers.
+fn answered_once(at: usize, host: &Host) -> Result<(), Broken> {
+    let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, payload) in payloads(host, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
+        *ends.entry(word(&payload, "message_id").to_owned()).or_default() += 1;
+    }
+    match ends.iter().find(|(_, times)| **times > 1) {
+        Some((message, times)) => broken(
+            Invariant::AnsweredOnce,
+            format!("host {at}: {message} ended {times} times"),
+        ),
+        None => Ok(()),
+    }
+}
+
 /// What no two runs of tools may be, on all hosts together.
 fn once(world: &World) -> Result<(), Broken> {
     let mut effects: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut hands: BTreeMap<String, usize> = BTreeMap::new();
     for (at, host) in world.hosts.iter().enumerate() {
+        let mut paid = 0;
         for (tool, arguments) in host.rig.runner.runs() {
             if tool == FORBIDDEN {
                 return broken(Invariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
             }
+            // Without side effects, or failed before any: as often as wanted.
+            if tool == LOOK || tool == "flaky" {
+                continue;
+            }
+            paid += u64::from(tool == PAID);
+            let task = arguments.get("task").and_then(Value::as_str);
+            if let Some(task) = task {
+                let first = *hands.entry(task.to_owned()).or_insert(at);
+                if first != at {
+                    let seen = format!("effects of `{task}` on the hosts {first} and {at}");
+                    return broken(Invariant::OneHost, seen);
+                }
+            }
             let arguments = Value::Object(arguments).to_string();
-            effects.entry(arguments).or_default().push(at);
+            effects.entry(format!("{tool} {arguments}")).or_default().push(at);
+        }
+        if paid > PAID_A_DAY {
+            let seen = format!("host {at}: `{PAID}` ran {paid} times, {PAID_A_DAY} are allowed");
+            return broken(Invariant::BudgetHolds, seen);
         }
     }
     match effects.iter().find(|(_, hosts)| hosts.len() > 1) {
@@ -175,6 +227,9 @@ pub(crate) fn at_the_end(world: &World) -> Result<(), Broken> {
         }
     }
     for (at, host) in world.hosts.iter().enumerate() {
+        if let Some(seen) = world.desks.get(at).and_then(Desk::missing) {
+            return broken(Invariant::SameAnswer, format!("host {at}: {seen}"));
+        }
         if let Some((message, _)) = host.rig.journal.inbox().iter().find(|(_, end)| end.is_none()) {
             return broken(
                 Invariant::EveryMessageEnds,

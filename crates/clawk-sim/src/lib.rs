@@ -17,6 +17,7 @@
 )]
 
 mod board;
+mod desk;
 mod host;
 mod judge;
 mod net;

@@ -1,5 +1,5 @@
-//! `clawk-sim [--from N] [--seeds N]`: plays seeds, each twice, until one breaks something. `clawk-sim --tell SEED` prints the
-//! events of one.
+//! `clawk-sim [--from N] [--seeds N] [--keep-going]`: plays seeds, each twice, until one breaks something; `--keep-going` plays on
+//! and counts. `clawk-sim --tell SEED` prints the events of one.
 
 #![expect(
     clippy::print_stdout,
@@ -35,7 +35,10 @@ fn main() -> ExitCode {
         }
     };
     let (mut crashes, mut repeated, mut effects, mut events) = (0, 0, 0, 0);
-    let (mut cuts, mut jumps, mut slow) = (0, 0, 0);
+    let (mut cuts, mut jumps, mut slow, mut full, mut ends) = (0, 0, 0, 0, 0);
+    let (mut outages, mut lost, mut again, mut answers, mut stops) = (0, 0, 0, 0, 0);
+    let keep_on = args.iter().any(|arg| arg == "--keep-going");
+    let mut failed = 0;
     for seed in from..from.saturating_add(seeds) {
         let once = clawk_sim::run(seed);
         match (&once, clawk_sim::run(seed)) {
@@ -47,10 +50,20 @@ fn main() -> ExitCode {
                 cuts += first.cuts;
                 jumps += first.jumps;
                 slow += first.slow;
+                full += first.full;
+                ends += first.ends;
+                outages += first.outages;
+                lost += first.lost;
+                again += first.again;
+                answers += first.answers;
+                stops += first.stops;
             }
             (Err(broken), _) => {
                 eprintln!("seed {seed}: {broken}");
-                return ExitCode::FAILURE;
+                failed += 1;
+                if !keep_on {
+                    return ExitCode::FAILURE;
+                }
             }
             (Ok(first), second) => {
                 eprintln!("seed {seed} is not the same twice: {first:?}, {second:?}");
@@ -59,7 +72,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{seeds} seeds, each twice: {crashes} crashes, {cuts} cuts, {jumps} clocks set, {slow} slow disks, {repeated} repeated messages, {effects} effects, {events} events; nothing broke"
+        "{seeds} seeds, each twice: {crashes} crashes, {ends} ends in order, {cuts} cuts, {outages} outages of the bus, {jumps} clocks set, {slow} slow disks, {full} full disks, {lost} lost and {repeated} repeated messages, {again} requests made again, {answers} answers of a person, {stops} stops, {effects} effects, {events} events; {failed} seeds broke something"
     );
-    ExitCode::SUCCESS
+    ExitCode::from(u8::from(failed > 0))
 }

@@ -10,7 +10,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::board::{Board, Seat};
-use crate::host::{Disk, Host};
+use crate::desk::Desk;
+use crate::host::{Disk, Host, Make};
 use crate::judge::{self, Broken};
 use crate::net::{Bus, Net, Packet};
 use crate::rng::Rng;
@@ -38,6 +39,20 @@ pub struct Report {
     pub jumps: usize,
     /// Hosts with a slow disk.
     pub slow: usize,
+    /// Disks that were full for a while.
+    pub full: usize,
+    /// Restarts in order.
+    pub ends: usize,
+    /// Times that the bus was down.
+    pub outages: usize,
+    /// Messages that were lost.
+    pub lost: usize,
+    /// Requests of clients that were made again and got the same answer.
+    pub again: usize,
+    /// Questions that a person answered.
+    pub answers: usize,
+    /// Stops that were confirmed.
+    pub stops: usize,
     /// Effects that tools did, on all hosts.
     pub effects: usize,
     /// Events in all journals.
@@ -54,6 +69,16 @@ pub struct World {
     leaving: Vec<Net>,
     pub(crate) tasks: Vec<(RequestId, String)>,
     given: BTreeMap<usize, bool>,
+    pub(crate) desks: Vec<Desk>,
+    /// Tokens that a run may use.
+    pub(crate) run_tokens: u64,
+    /// The bus delivers nothing before this step.
+    down_until: usize,
+    full: Vec<bool>,
+    lost: usize,
+    fulls: usize,
+    ends: usize,
+    outages: usize,
     crashes: usize,
     repeated: usize,
     cuts: usize,
@@ -67,7 +92,7 @@ impl std::fmt::Debug for World {
     }
 }
 
-fn id(kind: usize, n: usize) -> RequestId {
+pub(crate) fn id(kind: usize, n: usize) -> RequestId {
     RequestId::parse(&format!("00000000-0000-4000-8{kind:03}-{n:012}")).expect("an id")
 }
 
@@ -87,17 +112,20 @@ pub fn tell(seed: u64) -> (Result<(), Broken>, Vec<String>) {
     let played = world.play();
     let mut lines = Vec::new();
     for (at, host) in world.hosts.iter().enumerate() {
-        let events = host.rig.journal.events().into_iter();
-        lines.extend(events.map(|event| {
+        let events = host
+            .rig
+            .journal
+            .events()
+            .into_iter()
+            .zip(host.rig.journal.trace());
+        lines.extend(events.map(|(event, sealed)| {
             let text = event
                 .content
                 .map(|content| String::from_utf8_lossy(&content.bytes).into_owned());
+            let (kind, payload, text) = (&event.kind, &event.payload, text.unwrap_or_default());
             format!(
-                "{at} {} {} {} {}",
-                event.at.0,
-                event.kind,
-                event.payload,
-                text.unwrap_or_default()
+                "{at} {} {} {} {kind} {payload} {text}",
+                event.at.0, sealed.event_id, sealed.span_id
             )
         }));
     }
@@ -110,12 +138,27 @@ impl World {
         let (net, board) = (Net::default(), Board::default());
         let workers = 1 + rng.below(3);
         let tasks = 1 + rng.below(4);
+        // Small worlds are quick: not every seed has everything.
+        let (calls, messages) = (rng.below(9), rng.below(3));
+        let run_tokens = match rng.below(3) {
+            0 => 40_000,
+            1 => 24_000,
+            _ => 12_000,
+        };
         let mut slow = 0;
+        let desks: Vec<Desk> = (0..=workers).map(|at| Desk::new(at, calls, messages)).collect();
+        let facts = |at: usize| desks.get(at).map(|desk| desk.facts.clone()).unwrap_or_default();
         let hosts: Vec<Host> = (0..=workers)
             .map(|at| {
                 let disk = if rng.one_in(2) { Disk::Slow } else { Disk::Fast };
                 slow += usize::from(disk == Disk::Slow);
-                let drift = i64::try_from(rng.below(400)).unwrap_or(0) - 200;
+                let make = Make {
+                    number: u8::try_from(at).unwrap_or(1),
+                    disk,
+                    drift: i64::try_from(rng.below(400)).unwrap_or(0) - 200,
+                    run_tokens,
+                    faulty_model: rng.one_in(3).then(|| 3 + rng.below(5)),
+                };
                 let side: Arc<dyn Elsewhere> = match at {
                     0 => Arc::new(Bus(net.clone())),
                     host => Arc::new(Seat {
@@ -123,7 +166,7 @@ impl World {
                         board: board.clone(),
                     }),
                 };
-                Host::new(u8::try_from(at).unwrap_or(1), side, disk, drift)
+                Host::new(make, side, facts(at))
             })
             .collect();
         let named = |rng: &mut Rng, n: usize| {
@@ -134,6 +177,14 @@ impl World {
         Self {
             tasks: (0..tasks).map(|n| named(&mut rng, n)).collect(),
             leaving: hosts.iter().map(|_| Net::default()).collect(),
+            full: hosts.iter().map(|_| false).collect(),
+            desks,
+            run_tokens,
+            down_until: 0,
+            lost: 0,
+            fulls: 0,
+            ends: 0,
+            outages: 0,
             rng,
             hosts,
             net,
@@ -156,11 +207,19 @@ impl World {
             self.board.pass(STEP_MS);
             let at = self.rng.below(self.hosts.len());
             self.befall(at, faulty);
+            self.fill(at, faulty);
+            if let Some((desk, host)) = self.desks.get(at).zip(self.hosts.get(at)) {
+                desk.act(host, &mut self.rng, !faulty);
+            }
             self.work(at, faulty);
             if self.rng.one_in(3) {
                 self.give();
             }
-            if self.rng.one_in(2) {
+            if faulty && self.rng.one_in(150) {
+                self.outages += 1;
+                self.down_until = step + 20 + self.rng.below(60);
+            }
+            if step >= self.down_until && self.rng.one_in(2) {
                 self.deliver(faulty);
             }
             if step % 50 == 0 {
@@ -183,6 +242,9 @@ impl World {
             }
         } else if faulty && self.rng.one_in(40) {
             self.crash(at);
+        } else if faulty && self.rng.one_in(150) {
+            self.ends += 1;
+            self.end(at);
         }
         if self.board.is_cut(at) {
             if !faulty || self.rng.one_in(30) {
@@ -194,10 +256,53 @@ impl World {
         }
         if faulty && self.rng.one_in(80) {
             self.jumps += 1;
-            let ms = i64::try_from(self.rng.below(7_200_000)).unwrap_or(0) - 3_600_000;
+            // An answer is kept for five minutes of the wall clock (R19): where clients call again, no clock is set by more.
+            let most = if self.desks.iter().any(Desk::calls) {
+                120_000
+            } else {
+                3_600_000
+            };
+            let ms = i64::try_from(self.rng.below(2 * most)).unwrap_or(0) - i64::try_from(most).unwrap_or(0);
             if let Some(host) = self.hosts.get(at) {
                 host.jump(ms);
             }
+        }
+    }
+
+    /// Its disk is full in the middle of something, or has room again.
+    fn fill(&mut self, at: usize, faulty: bool) {
+        let Some((host, full)) = self.hosts.get(at).zip(self.full.get_mut(at)) else {
+            return;
+        };
+        if *full && (!faulty || self.rng.one_in(10)) {
+            // Whoever makes room restarts it: a turn whose end could not be recorded is taken up by a start.
+            host.room(None);
+            self.ends += 1;
+            self.end(at);
+        } else if !*full && faulty && self.rng.one_in(120) {
+            *full = true;
+            self.fulls += 1;
+            host.room(Some(self.rng.below(6)));
+        }
+    }
+
+    fn end(&mut self, at: usize) {
+        if let Some(host) = self.hosts.get_mut(at) {
+            host.end();
+        }
+        self.forget(at);
+    }
+
+    /// What was in the memory of a host is gone.
+    fn forget(&mut self, at: usize) {
+        if let Some(leaving) = self.leaving.get(at) {
+            leaving.clear();
+        }
+        if let Some(desk) = self.desks.get_mut(at) {
+            desk.crashed();
+        }
+        if let Some(full) = self.full.get_mut(at) {
+            *full = false;
         }
     }
 
@@ -216,9 +321,7 @@ impl World {
         if let Some(host) = self.hosts.get_mut(at) {
             host.crash();
         }
-        if let Some(leaving) = self.leaving.get(at) {
-            leaving.clear();
-        }
+        self.forget(at);
     }
 
     fn work(&mut self, at: usize, faulty: bool) {
@@ -284,6 +387,11 @@ impl World {
             Packet::Report(params) => {
                 if faulty && self.rng.one_in(8) {
                     self.forge(&params);
+                }
+                if faulty && self.rng.one_in(10) {
+                    // Its task is still in the bus: it is given out again, and the stored report is told again.
+                    self.lost += 1;
+                    return;
                 }
                 self.give_leader(*params)
             }
@@ -413,6 +521,13 @@ impl World {
             cuts: self.cuts,
             jumps: self.jumps,
             slow: self.slow,
+            full: self.fulls,
+            ends: self.ends,
+            outages: self.outages,
+            lost: self.lost,
+            again: self.desks.iter().map(|desk| desk.facts.lock().again).sum(),
+            answers: self.desks.iter().map(|desk| desk.facts.lock().answers).sum(),
+            stops: self.desks.iter().map(|desk| desk.facts.lock().stops).sum(),
             effects: self.hosts.iter().map(|host| host.rig.runner.runs().len()).sum(),
             events,
         }

@@ -15,6 +15,7 @@ mod keep;
 mod mcp;
 mod mend;
 pub mod oauth;
+pub mod origins;
 mod program;
 mod remember;
 mod runner;

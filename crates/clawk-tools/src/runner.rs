@@ -1,14 +1,16 @@
 //! The kernel's `ToolRunner`: from a permit to the executor bound to its tool.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
+use clawk_kernel::ports::{
+    Description, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, Sampler, ToolRunner,
+};
 use clawk_kernel::sheet::{Line, Preview};
 use clawk_kernel::witness::Fact;
 use clawk_plan::{Obtained, Plan, Refusal};
@@ -22,6 +24,7 @@ use crate::executor::{Command, Endpoint, Remote};
 use crate::keep;
 use crate::mcp::{McpTool, Server, Source, admitted, taken_names};
 use crate::mend::{Key, Mending};
+use crate::origins::{self, Asked, Origins};
 use crate::stands::Stands;
 use crate::undo::Undo;
 
@@ -45,6 +48,9 @@ pub struct Runner {
     servers: Vec<Arc<Server>>,
     shared: Shared,
     undo: Option<Arc<Undo>>,
+    /// Where the text in files came from, and the folder where relative paths start.
+    origins: Option<Arc<Origins>>,
+    workdir: PathBuf,
 }
 
 impl fmt::Debug for Runner {
@@ -68,6 +74,18 @@ impl Runner {
             servers,
             shared,
             undo: None,
+            origins: None,
+            workdir: PathBuf::new(),
+        }
+    }
+
+    /// The same, with the origins of text in files remembered. Relative paths start at `workdir`.
+    #[must_use]
+    pub fn tracing_text(self, origins: Arc<Origins>, workdir: PathBuf) -> Self {
+        Self {
+            origins: Some(origins),
+            workdir,
+            ..self
         }
     }
 
@@ -344,7 +362,8 @@ impl ToolRunner for Runner {
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let binding = &*self.binding(permit.tool())?;
+            let bound = self.binding(permit.tool())?;
+            let binding = &*bound;
             if let Binding::Extra(extra) = binding {
                 return tokio::select! {
                     biased;
@@ -367,8 +386,10 @@ impl ToolRunner for Runner {
                 connections: permit.connections().clone(),
                 stop: cancel.child_token(),
             };
+            let marked = origins::before(self.origins.as_ref(), &bound, &permit).await?;
             let kept = keep::before(self.undo.as_ref(), binding, &permit).await;
             let outcome = self.run_call(binding, call, Some(permit.session()), cancel).await;
+            origins::after(self.origins.as_ref(), &bound, Asked::of(&permit), marked).await;
             keep::after(self.undo.as_ref(), kept).await;
             outcome
         })
@@ -414,6 +435,14 @@ impl ToolRunner for Runner {
                 Err(error) => vec![Fact::new("the executor", unlike(&error.to_string()))],
             }
         })
+    }
+
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+        Box::pin(origins::marked(self.origins.as_ref(), &self.workdir, contents))
+    }
+
+    fn mark<'a>(&'a self, text: String, from: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+        Box::pin(origins::mark(self.origins.as_ref(), text, from))
     }
 
     fn mend(&self, tool: &str) -> Mend {

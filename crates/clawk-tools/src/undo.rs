@@ -4,7 +4,7 @@
 //! there before the call begins; what changed is found by looking again when it has ended.
 
 mod back;
-mod look;
+pub(crate) mod look;
 mod record;
 
 use std::collections::{BTreeMap, HashMap};

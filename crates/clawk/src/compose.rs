@@ -9,6 +9,7 @@ mod members;
 mod memory;
 pub(crate) mod own;
 mod ready;
+pub(crate) mod telemetry;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::peers::Peers;
+use clawk_tools::origins::Origins;
 use clawk_tools::undo::Undo;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
@@ -46,6 +48,9 @@ use crate::{audit, manifest, out};
 
 /// The folder of the state that holds what calls overwrote.
 pub(crate) const UNDO: &str = "undo";
+
+/// The folder of the state that says which files hold text of others.
+pub(crate) const ORIGINS: &str = "origins";
 
 /// The prefix of an endpoint that stands for whatever is found on this machine (ADR 0007).
 const AUTO: &str = "auto:";
@@ -318,6 +323,9 @@ impl Blueprint {
         )?;
         let mut keeper = Keeper::start(state, checkpoints, retention, env)?;
         keeper.also(audits);
+        let is_wired = matches!(self.origin, Origin::Wire(_));
+        let exporters = telemetry::of(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
+        keeper.telling(exporters);
         Ok(keeper)
     }
 
@@ -375,6 +383,18 @@ impl Blueprint {
         )
         .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
         .and_then(|runner| self.keeping(runner, state))
+        .and_then(|runner| self.tracing_text(runner, state))
+    }
+
+    /// With the origins of the text in files kept in the state.
+    fn tracing_text(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
+        let Some(state) = state else { return Ok(runner) };
+        let origins = Origins::open(state.join(ORIGINS)).map_err(|error| {
+            vec![format!(
+                "where the text in files came from can't be read: {error}"
+            )]
+        })?;
+        Ok(runner.tracing_text(Arc::new(origins), self.workdir.clone()))
     }
 
     /// With what calls overwrite kept in the state.

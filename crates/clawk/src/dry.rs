@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::place::Search;
-use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::ports::{
+    Description, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, ToolRunner,
+};
 use clawk_kernel::sheet::{Preview, Sheet};
 use clawk_kernel::witness::Fact;
 use clawk_kernel::{PREDICTED, Parts};
@@ -147,6 +149,10 @@ impl ToolRunner for DryRunner {
 
     fn places<'a>(&'a self, look: Look<'a>, search: Search) -> Later<'a, Places> {
         self.inner.places(look, search)
+    }
+
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+        self.inner.marked(contents)
     }
 
     /// Nothing that a dry run did is found out by doing it.

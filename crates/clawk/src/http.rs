@@ -136,11 +136,17 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
-    /// The server's options; secrets are looked up now. `private`: places inside the own network that the operator opens.
+    /// The server's options; secrets are looked up now. `private`: places inside the own network that the operator opens. `state`:
+    /// where it is kept what push receivers are owed.
     ///
     /// # Errors
     /// A token has no value, two, or a weak one; two tokens have one name.
-    pub(crate) fn options(&self, secrets: &Resolver, private: &[HostPattern]) -> Result<HttpOptions> {
+    pub(crate) fn options(
+        &self,
+        secrets: &Resolver,
+        private: &[HostPattern],
+        state: &Path,
+    ) -> Result<HttpOptions> {
         if self.doors.is_empty() {
             let known: Vec<&str> = Door::ALL.iter().map(|door| door.name()).collect();
             bail!(
@@ -152,7 +158,7 @@ impl HttpConfig {
             tokens: self.tokens(secrets)?,
             oauth: (self.oauth.as_ref().map(|oauth| oauth.open(secrets)).transpose())
                 .context("`[http.oauth]`")?,
-            push: oauth::push(&self.push_hosts, private, secrets)?,
+            push: oauth::push(&self.push_hosts, private, secrets, state)?,
             doors: self.doors.clone(),
             tls: self.tls.as_ref().map(TlsConfig::load).transpose()?,
             public: self.public,
@@ -223,7 +229,7 @@ pub(crate) async fn bind(
     host: Host,
     state: &StateDir,
 ) -> Result<Http> {
-    let options = config.options(secrets, private)?;
+    let options = config.options(secrets, private, state.path())?;
     let traces = traces(state);
     let clock = Arc::new(SystemClock::default());
     Ok(Http::bind(address, options, host, traces, clock).await?)

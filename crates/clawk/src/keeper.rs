@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use places::{File, Webhook};
 
 use crate::audit::Audit;
+use crate::compose::telemetry::Exporter;
 
 /// How long it lets more come before it looks at what was written.
 const LOOK: Duration = Duration::from_millis(250);
@@ -136,6 +137,16 @@ impl Keeper {
         let over = &self.over;
         self.tasks
             .extend(audits.into_iter().map(|audit| spawn(audit.serve(over.clone()))));
+    }
+
+    /// Keeps telemetry going, too.
+    pub(crate) fn telling(&mut self, exporters: Vec<Exporter>) {
+        let over = &self.over;
+        self.tasks.extend(
+            exporters
+                .into_iter()
+                .map(|exporter| spawn(exporter.serve(over.clone()))),
+        );
     }
 
     /// Signs what is there and carries it out once more; for a bounded time. The agent has ended before.

@@ -3,6 +3,8 @@
 //!
 //! Agreement is remembered by a digest over what would run: commands with their environment, and the content of those of their files
 //! that lie in the folder.
+//!
+//! Long because each section that names a program or a receiver has a piece here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -89,6 +91,7 @@ pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<Runs> {
     if let Some(manifest) = manifest {
         found.servers(config, manifest);
         found.providers(manifest);
+        found.telemetry(manifest);
     }
     found.runs
 }
@@ -298,6 +301,39 @@ impl Finder {
                     &manifest.dir,
                 );
             }
+        }
+    }
+
+    /// Where telemetry goes: to another machine, or with a secret, or into a file outside of the state.
+    fn telemetry(&mut self, manifest: &Manifest) {
+        for exporter in manifest
+            .telemetry
+            .iter()
+            .flat_map(|telemetry| &telemetry.exporters)
+        {
+            let file = exporter
+                .path
+                .as_ref()
+                .filter(|path| Path::new(path).is_absolute());
+            let Some(place) = exporter.endpoint.as_ref().or(file) else {
+                continue;
+            };
+            let secret = exporter
+                .auth
+                .as_ref()
+                .map(|auth| format!("(secret {})", auth.secret_ref));
+            let at = Url::parse(place).ok(); // silent-ok: what is no URL reaches nobody
+            let host = at.as_ref().and_then(Url::host_str).unwrap_or_default();
+            if secret.is_none() && matches!(host, "localhost" | "127.0.0.1" | "[::1]") {
+                continue;
+            }
+            let by = format!("claw.yaml telemetry `{}` to", exporter.kind.as_str());
+            self.add(
+                &by,
+                std::slice::from_ref(place),
+                secret.into_iter().collect(),
+                &manifest.dir,
+            );
         }
     }
 

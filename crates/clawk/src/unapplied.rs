@@ -37,7 +37,21 @@ pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     }
     found.extend(members(manifest, &settings.peers));
     found.extend(unheard(manifest, settings));
+    found.extend(features(manifest));
     found
+}
+
+/// Features of channels that their type does not have.
+fn features(manifest: &Manifest) -> Vec<Diagnostic> {
+    let all = manifest.channels.iter().enumerate().flat_map(|(at, channel)| {
+        clawk_channels::unserved(channel, &manifest.providers)
+            .into_iter()
+            .map(move |(field, why)| {
+                let pointer = format!("/spec/channels/{at}/features/{field}");
+                Diagnostic::warning("unserved-feature", pointer, why)
+            })
+    });
+    all.collect()
 }
 
 /// A question that nobody can answer where it would be asked: whoever caused it is no admin, and no place for questions is named.

@@ -1,6 +1,8 @@
-"""Another agent, by the `a2a-sdk` package: python a2a_server.py. Prints its address; wants the token `peer-token`."""
+"""Another agent, by the `a2a-sdk` package: python a2a_server.py [ENDPOINT | 0.3]. Prints its address; wants the token `peer-token`.
+With `0.3`, it speaks that version of the protocol alone, and its card has that version's shape."""
 
 import asyncio
+import json
 import socket
 import sys
 
@@ -14,7 +16,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
-cancelled, seen = [], []
+cancelled, seen, methods = [], [], []
+old = sys.argv[1:] == ["0.3"]
 
 
 class Echo(AgentExecutor):
@@ -46,7 +49,7 @@ class Echo(AgentExecutor):
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-endpoint = sys.argv[1] if len(sys.argv) > 1 else f"{url}/rpc"
+endpoint = sys.argv[1] if len(sys.argv) > 1 and not old else f"{url}/rpc"
 card = AgentCard(
     name="echo",
     description="Repeats what it hears.",
@@ -60,7 +63,20 @@ handler = DefaultRequestHandler(agent_executor=Echo(), task_store=InMemoryTaskSt
 
 
 async def told(request):
-    return JSONResponse({"cancelled": cancelled, "seen": seen})
+    return JSONResponse({"cancelled": cancelled, "seen": seen, "methods": methods})
+
+
+async def old_card(request):
+    """As agents of 0.3 tell of themselves; the preferred transport is one that is not spoken here."""
+    return JSONResponse(
+        {
+            "protocolVersion": "0.3.0", "name": "echo", "description": "Repeats what it hears.", "version": "1.0.0",
+            "url": f"{url}/grpc", "preferredTransport": "GRPC",
+            "additionalInterfaces": [{"url": f"{url}/grpc", "transport": "GRPC"}, {"url": endpoint, "transport": "JSONRPC"}],
+            "capabilities": {"streaming": True}, "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
+            "skills": [], "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}, "security": [{"bearer": []}],
+        }
+    )
 
 
 class Guarded:
@@ -72,10 +88,27 @@ class Guarded:
         if scope["type"] == "http" and scope["path"] == "/rpc" and headers.get(b"authorization") != b"Bearer peer-token":
             await PlainTextResponse("no", status_code=401)(scope, receive, send)
             return
+        if scope["type"] == "http" and scope["path"] == "/rpc" and old:
+            assert headers[b"a2a-version"] == b"0.3", headers
+            message = await receive()
+            body = json.loads(message["body"])
+            methods.append(body["method"])
+            first = [message]
+
+            async def again():
+                return first.pop() if first else await receive()
+
+            if "/" not in body["method"]:
+                await JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "only 0.3"}})(scope, again, send)
+                return
+            await self.app(scope, again, send)
+            return
         await self.app(scope, receive, send)
 
 
-app = Starlette(routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/rpc"), Route("/told", told)])
+cards = [Route("/.well-known/agent-card.json", old_card)] if old else create_agent_card_routes(card)
+rpc = create_jsonrpc_routes(handler, "/rpc", enable_v0_3_compat=old)
+app = Starlette(routes=[*cards, *rpc, Route("/told", told)])
 listener.listen()
 print(url, flush=True)
 uvicorn.Server(uvicorn.Config(Guarded(app), log_level="error")).run(sockets=[listener])

@@ -88,6 +88,7 @@ const DOORS: [Door; 8] = [
             // Signed tree heads and audit records to where the operator wants them.
             "crates/clawk/src/keeper/",
             "crates/clawk/src/audit/",
+            "crates/clawk/src/compose/telemetry/",
             // The operator's own verbs, outside of any agent.
             "crates/clawk/src/cmd/trace/export/",
             "crates/clawk/src/conformance/",

@@ -165,6 +165,17 @@ impl Questions {
             callers.clear();
         }
         callers.insert((channel.to_owned(), conversation.to_owned()), role);
+        drop(callers);
+        // What the platform refused there for good, it may take now: some allow an answer to a new message only.
+        let refused = |(_, at, there): &Place, trouble: &Trouble| {
+            trouble.again.is_none() && at == channel && there == conversation
+        };
+        let mut trouble = self.trouble();
+        let before = trouble.len();
+        trouble.retain(|place, trouble| !refused(place, trouble));
+        if trouble.len() < before {
+            self.shows.notify_one();
+        }
     }
 
     fn own(&self) -> MutexGuard<'_, Vec<Own>> {
@@ -302,8 +313,10 @@ impl Questions {
         }
     }
 
+    /// Whether something is to be looked at again: a question that may be answered elsewhere, or one that is to be sent again.
     fn waits(&self) -> bool {
-        self.open().iter().any(|open| open.decided.is_none())
+        let open = self.open().iter().any(|open| open.decided.is_none());
+        open || self.trouble().values().any(|trouble| trouble.again.is_some())
     }
 
     /// What is to be sent now, at most `room` of it: questions that were not asked, and decisions.

@@ -30,7 +30,9 @@ use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 use crate::token::{NoToken, Tokens};
 
-const VENDOR: &str = "https://api.dingtalk.com";
+pub(crate) const VENDOR: &str = "https://api.dingtalk.com";
+/// Where a token is given for the app's id and secret.
+pub(crate) const TOKEN_PATH: &str = "v1.0/oauth2/accessToken";
 const HOST: &str = "dingtalk.com";
 /// Where files are handed in; `base_url` stands for both.
 const UPLOADS: &str = "https://oapi.dingtalk.com";
@@ -154,7 +156,7 @@ impl Dingtalk {
     async fn token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"appKey": self.client, "appSecret": self.secret.expose().trim()});
-            let answer = self.api.post("v1.0/oauth2/accessToken", &body).await?;
+            let answer = self.api.post(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expireIn").and_then(Value::as_u64);
             match (answer.text("/accessToken"), life, answer.status.as_u16()) {
                 (Some(token), Some(life), 200) => Ok((token.to_owned(), life)),

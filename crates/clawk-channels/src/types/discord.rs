@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::discord_threads as threads;
 use super::gateway::{self, Frame, Gateway};
-use super::{own_host, secret};
+use super::{escaped, own_host, secret};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Incoming, Markup, Out, OutFile,
     Press, Unit, carried,
@@ -63,6 +64,8 @@ struct Place {
     me: Option<String>,
     /// The last message of each conversation.
     last: BTreeMap<String, String>,
+    /// Threads that began at a message.
+    threads: threads::Begun,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,6 +125,7 @@ pub(crate) struct Discord {
     intents: u64,
     files: Remote,
     place: Mutex<Place>,
+    known: Mutex<threads::Known>,
 }
 
 impl Discord {
@@ -149,7 +153,34 @@ impl Discord {
             base: Url::parse(base).map_err(|error| error.to_string())?,
             intents,
             place: Mutex::default(),
+            known: Mutex::default(),
         })
+    }
+
+    pub(super) fn with_threads<T>(&self, with: impl FnOnce(&mut threads::Begun) -> T) -> T {
+        with(&mut self.place().threads)
+    }
+
+    /// A thread is there: what is said in it while nobody listens is read from its history.
+    pub(super) fn follow(&self, thread: &str) {
+        let mut place = self.place();
+        place
+            .last
+            .entry(thread.to_owned())
+            .or_insert_with(|| thread.to_owned());
+    }
+
+    pub(super) const fn known(&self) -> &Mutex<threads::Known> {
+        &self.known
+    }
+
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Fault> {
+        self.api.send(method, path, body).await
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
@@ -383,7 +414,6 @@ impl Discord {
             }
             None => "This button means nothing any more.".to_owned(),
         };
-        let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let (id, token) = (text("/id"), text("/token"));
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
         if !number(id) || !token.chars().all(plain) {
@@ -401,8 +431,29 @@ impl Discord {
         outcome(self.api.send(method, path, Some(body)).await)
     }
 
+    /// The bot's 👀 on a message: PUT shows it, DELETE takes it away.
+    async fn mark(&self, method: Method, conversation: &str, id: &str) -> Result<(), String> {
+        if !number(id) {
+            return Err("the message has no number".to_owned());
+        }
+        let channel = threads::of_message(self, conversation, id);
+        let messages = messages(&channel).map_err(|_| "the conversation has no number")?; // silent-ok: said
+        let path = format!("{messages}/{id}/reactions/{}/@me", escaped(super::EYES));
+        let answer = self.api.send(method, &path, None).await;
+        let answer = answer.map_err(Fault::reason)?;
+        if answer.status.is_success() {
+            return Ok(());
+        }
+        Err(format!("{} {}", answer.status.as_u16(), said(&answer)))
+    }
+
+    /// The path of the messages of a conversation, whose thread is made if it is only begun.
+    async fn way(&self, conversation: &str) -> Result<String, Delivery> {
+        messages(&threads::place(self, conversation).await?)
+    }
+
     async fn look_for(&self, out: &Out) -> Found {
-        let Ok(path) = messages(&out.conversation) else {
+        let Ok(path) = self.way(&out.conversation).await else {
             return Found::CantKnow;
         };
         let path = format!("{path}?limit=50");
@@ -430,7 +481,7 @@ impl Discord {
     }
 }
 
-fn outcome(answer: Result<Answer, Fault>) -> Delivery {
+pub(super) fn outcome(answer: Result<Answer, Fault>) -> Delivery {
     match answer {
         Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
             after_ms: retry_after(&answer),
@@ -474,7 +525,7 @@ fn nonce(id: &str) -> String {
     hex(Sha256::digest(id.as_bytes()).get(..12).unwrap_or_default())
 }
 
-fn said(answer: &Answer) -> String {
+pub(super) fn said(answer: &Answer) -> String {
     shown(answer.text("/message").unwrap_or_default())
 }
 
@@ -483,9 +534,14 @@ fn retry_after(answer: &Answer) -> Option<u64> {
     given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
 }
 
+/// Whether a text is an id of the platform.
+pub(super) fn number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The path of a conversation's messages; ids are numbers.
 fn messages(conversation: &str) -> Result<String, Delivery> {
-    if !conversation.is_empty() && conversation.bytes().all(|byte| byte.is_ascii_digit()) {
+    if number(conversation) {
         return Ok(format!("channels/{conversation}/messages"));
     }
     Err(Delivery::Failed {
@@ -493,10 +549,13 @@ fn messages(conversation: &str) -> Result<String, Delivery> {
     })
 }
 
-fn message(out: &Out) -> Value {
+/// `path` is where it goes: a thread holds no reply to the message at which it begins.
+fn message(out: &Out, path: &str) -> Value {
     let mut body = json!({"content": out.text, "nonce": nonce(&out.id), "enforce_nonce": true,
         "allowed_mentions": {"parse": [], "replied_user": false}});
-    if let (Some(reply), Some(body)) = (&out.reply_to, body.as_object_mut()) {
+    let begins = |id: &&String| path == format!("channels/{id}/messages");
+    let reply = out.reply_to.as_ref().filter(|id| !begins(id));
+    if let (Some(reply), Some(body)) = (reply, body.as_object_mut()) {
         let reference = json!({"message_id": reply, "fail_if_not_exists": false});
         body.insert("message_reference".to_owned(), reference);
     }
@@ -521,8 +580,8 @@ impl Adapter for Discord {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move {
-            match messages(&out.conversation) {
-                Ok(path) => self.post(Method::POST, &path, &message(out)).await,
+            match self.way(&out.conversation).await {
+                Ok(path) => self.post(Method::POST, &path, &message(out, &path)).await,
                 Err(delivery) => delivery,
             }
         })
@@ -530,7 +589,7 @@ impl Adapter for Discord {
 
     fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let path = match messages(&out.conversation) {
+            let path = match self.way(&out.conversation).await {
                 Ok(path) => path,
                 Err(delivery) => return delivery,
             };
@@ -551,7 +610,7 @@ impl Adapter for Discord {
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let path = match messages(&out.conversation) {
+            let path = match self.way(&out.conversation).await {
                 Ok(path) => format!("{path}/{of}"),
                 Err(delivery) => return delivery,
             };
@@ -562,11 +621,11 @@ impl Adapter for Discord {
 
     fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let path = match messages(&asking.out.conversation) {
+            let path = match self.way(&asking.out.conversation).await {
                 Ok(path) => path,
                 Err(delivery) => return delivery,
             };
-            let mut body = message(&asking.out);
+            let mut body = message(&asking.out, &path);
             let button = |(id, label): &(String, String)| json!({"type": 2, "style": 2, "label": label, "custom_id": asking.carried(id)});
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
             if let (false, Some(body)) = (buttons.is_empty(), body.as_object_mut()) {
@@ -587,9 +646,33 @@ impl Adapter for Discord {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
+    fn thread<'a>(&'a self, inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        Box::pin(async move {
+            let thread = threads::begin(self, incoming).await;
+            if thread.is_some() {
+                // Before the message is accepted: whoever goes on with it after a crash knows where the thread stands.
+                self.save(inlet);
+            }
+            thread
+        })
+    }
+
+    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(async move { self.mark(Method::PUT, conversation, id).await.map(|()| None) })
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+        _mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(self.mark(Method::DELETE, conversation, id))
+    }
+
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
         Box::pin(async move {
-            let path = format!("channels/{conversation}/typing");
+            let path = format!("channels/{}/typing", threads::stands(self, conversation));
             if let Err(fault) = self.api.send(Method::POST, &path, None).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }

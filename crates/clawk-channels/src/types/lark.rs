@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lark_frame::{Frame, Joined};
+use super::lark_reactions as reactions;
 use super::lark_text::{harmless, read};
 use super::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::adapter::{
@@ -39,7 +40,9 @@ use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 use crate::token::{NoToken, Tokens};
 
-const VENDOR: &str = "https://open.feishu.cn";
+pub(crate) const VENDOR: &str = "https://open.feishu.cn";
+/// Where a token is given for the app's id and secret.
+pub(crate) const TOKEN_PATH: &str = "open-apis/auth/v3/tenant_access_token/internal";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of one message; a card may have 30 KB with everything around it.
 const MAX_TEXT: usize = 8_000;
@@ -172,8 +175,7 @@ impl Lark {
     async fn token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"app_id": self.app, "app_secret": self.secret.expose().trim()});
-            let path = "open-apis/auth/v3/tenant_access_token/internal";
-            let answer = self.api.post(path, &body).await?;
+            let answer = self.api.post(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expire").and_then(Value::as_u64);
             match (answer.text("/tenant_access_token"), life) {
                 (Some(token), Some(life)) if code(&answer) == 0 => Ok((token.to_owned(), life)),
@@ -191,7 +193,12 @@ impl Lark {
     }
 
     /// One exchange with a token that counts; a lapsed one is asked for anew once.
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Fault> {
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Fault> {
         loop {
             let token = match self.token().await {
                 Ok(token) => token,
@@ -211,6 +218,10 @@ impl Lark {
                 return Ok(answer);
             }
         }
+    }
+
+    pub(super) fn app_id(&self) -> &str {
+        &self.app
     }
 
     async fn greet(&self) -> Result<(), Ended> {
@@ -563,12 +574,12 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn code(answer: &Answer) -> i64 {
+pub(super) fn code(answer: &Answer) -> i64 {
     let code = answer.body.get("code").and_then(Value::as_i64);
     code.unwrap_or(if answer.status.is_success() { 0 } else { -1 })
 }
 
-fn said(answer: &Answer) -> String {
+pub(super) fn said(answer: &Answer) -> String {
     shown(&format!(
         "{} {}",
         code(answer),
@@ -677,6 +688,25 @@ impl Adapter for Lark {
                 other => other,
             }
         })
+    }
+
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        let (chat, root) = place(&incoming.conversation);
+        let first = incoming.ids.first().filter(|_| root.is_none());
+        Box::pin(std::future::ready(first.map(|id| format!("{chat}:{id}"))))
+    }
+
+    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(reactions::put(self, id))
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+        mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(reactions::remove(self, id, mark))
     }
 
     fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {

@@ -1,4 +1,6 @@
 //! `matrix`: the client-server API by long polling. Sends carry a transaction id, so that the same message twice is one.
+//!
+//! Long because the room list, its gaps, files and reactions share one account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -418,6 +420,38 @@ impl Matrix {
         self.put(out, &content).await
     }
 
+    /// The event of the agent's 👀 on a message, which an earlier run sent.
+    async fn own_mark(&self, room: &str, id: &str) -> Result<Option<String>, String> {
+        let path = format!(
+            "_matrix/client/v1/rooms/{}/relations/{}/m.annotation/m.reaction?limit=50",
+            escaped(room),
+            escaped(id)
+        );
+        let answer = self.api.send(Method::GET, &path, None).await;
+        let answer = answer.map_err(Fault::reason)?;
+        if !answer.status.is_success() {
+            return Err(said(&answer));
+        }
+        let events = answer.body.get("chunk").and_then(Value::as_array);
+        let own = events.into_iter().flatten().find(|event| {
+            event.get("sender").and_then(Value::as_str) == Some(&self.user_id)
+                && event.pointer("/content/m.relates_to/key").and_then(Value::as_str) == Some(super::EYES)
+        });
+        Ok(own
+            .and_then(|event| event.get("event_id")?.as_str())
+            .map(str::to_owned))
+    }
+
+    /// Sends an event under a transaction id that is the same for the same message.
+    async fn mark(&self, path: &str, content: &Value) -> Result<Option<String>, String> {
+        let answer = self.api.send(Method::PUT, path, Some(content)).await;
+        let answer = answer.map_err(Fault::reason)?;
+        if answer.status.is_success() {
+            return Ok(answer.text("/event_id").map(str::to_owned));
+        }
+        Err(said(&answer))
+    }
+
     async fn put(&self, out: &Out, content: &Value) -> Delivery {
         let (room, _) = place(&out.conversation);
         let path = format!(
@@ -549,6 +583,48 @@ impl Adapter for Matrix {
             if let Err(fault) = self.api.send(Method::PUT, &path, Some(&body)).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
+        })
+    }
+
+    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+        let (room, root) = place(&incoming.conversation);
+        let first = incoming.ids.first().filter(|_| root.is_none());
+        Box::pin(std::future::ready(first.map(|id| format!("{room} {id}"))))
+    }
+
+    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(async move {
+            let (room, _) = place(conversation);
+            let path = format!(
+                "_matrix/client/v3/rooms/{}/send/m.reaction/{}",
+                escaped(room),
+                escaped(&format!("eyes-{id}"))
+            );
+            let relates = json!({"rel_type": "m.annotation", "event_id": id, "key": super::EYES});
+            self.mark(&path, &json!({ "m.relates_to": relates })).await
+        })
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+        mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(async move {
+            let (room, _) = place(conversation);
+            let mark = match mark {
+                Some(mark) => Some(mark.to_owned()),
+                None => self.own_mark(room, id).await?,
+            };
+            let Some(mark) = mark else { return Ok(()) };
+            let path = format!(
+                "_matrix/client/v3/rooms/{}/redact/{}/{}",
+                escaped(room),
+                escaped(&mark),
+                escaped(&format!("seen-{id}"))
+            );
+            self.mark(&path, &json!({})).await.map(|_event| ())
         })
     }
 

@@ -5,9 +5,11 @@ pub(crate) mod custom;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
+mod discord_threads;
 mod gateway;
 pub(crate) mod lark;
 mod lark_frame;
+mod lark_reactions;
 mod lark_text;
 pub(crate) mod line;
 #[cfg(feature = "mail")]
@@ -32,6 +34,9 @@ use clawk_secrets::Secret;
 use crate::adapter::Adapter;
 use crate::config::ChannelConfig;
 use crate::service::Parts;
+
+/// The reaction on a message that is worked on.
+const EYES: &str = "\u{1f440}";
 
 /// The adapter of a channel; none for a type that is served elsewhere.
 ///
@@ -117,7 +122,7 @@ fn secret_named(config: &ChannelConfig, parts: &Parts, name: &str) -> Result<Sec
 }
 
 /// A value of `[channels.NAME] settings` that this type needs.
-fn setting(config: &ChannelConfig, name: &str) -> Result<String, String> {
+pub(crate) fn setting(config: &ChannelConfig, name: &str) -> Result<String, String> {
     let value = config.settings.get(name).map(|value| value.trim());
     match value.filter(|value| !value.is_empty()) {
         Some(value) => Ok(value.to_owned()),
@@ -134,7 +139,7 @@ fn listening(parts: &Parts) -> Result<(), String> {
 }
 
 /// A part of a path or a query, percent-encoded.
-fn escaped(part: &str) -> String {
+pub(crate) fn escaped(part: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     part.bytes()
         .map(|byte| {

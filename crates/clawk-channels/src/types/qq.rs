@@ -37,7 +37,9 @@ use crate::token::{NoToken, Tokens};
 
 const VENDOR: &str = "https://api.sgroup.qq.com";
 /// Where tokens are made; `base_url` stands for both.
-const TOKENS: &str = "https://bots.qq.com";
+pub(crate) const TOKENS: &str = "https://bots.qq.com";
+/// Where a token is given for the app's id and secret.
+pub(crate) const TOKEN_PATH: &str = "app/getAppAccessToken";
 const HOST: &str = "qq.com";
 /// Where files lie.
 const FILES: [&str; 3] = ["qq.com", "qq.com.cn", "qpic.cn"];
@@ -161,7 +163,7 @@ impl Qq {
     async fn token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"appId": self.app, "clientSecret": self.secret.expose().trim()});
-            let answer = self.tokens_api.post("app/getAppAccessToken", &body).await?;
+            let answer = self.tokens_api.post(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expires_in");
             // The platform writes the number as a text.
             let life = life.and_then(|life| life.as_u64().or_else(|| life.as_str()?.parse().ok())); // silent-ok: no token

@@ -435,6 +435,20 @@ impl Slack {
         answer.delivery(None, false, &reason)
     }
 
+    /// `reactions.add` or `reactions.remove` of 👀, whose name there is `eyes`.
+    async fn mark(&self, method: &str, id: &str) -> Result<(), String> {
+        let (channel, ts) = id.rsplit_once(':').ok_or("the message has no id")?;
+        let params = json!({"channel": channel, "timestamp": ts, "name": "eyes"});
+        let answer = self.api.post(method, &params).await.map_err(Fault::reason)?;
+        if answer.body.get("ok") == Some(&Value::Bool(true)) {
+            return Ok(());
+        }
+        match error_of(&answer).as_str() {
+            "already_reacted" | "no_reaction" => Ok(()),
+            other => Err(format!("{method}: {other}")),
+        }
+    }
+
     async fn look_for(&self, out: &Out) -> Found {
         let (channel, thread) = place(&out.conversation);
         let (method, more) = match thread {
@@ -560,6 +574,19 @@ impl Adapter for Slack {
 
     fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
         Box::pin(self.look_for(out))
+    }
+
+    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(async move { self.mark("reactions.add", id).await.map(|()| None) })
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+        _mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(self.mark("reactions.remove", id))
     }
 
     fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {

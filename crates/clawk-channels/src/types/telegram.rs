@@ -1,4 +1,6 @@
 //! `telegram`: Bot API by long polling or webhook. The token stands in every URL, so that no URL is ever shown.
+//!
+//! Long because what comes in two ways and what goes out share one bot and the shapes of its messages.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -371,6 +373,20 @@ impl Telegram {
         }
     }
 
+    /// Puts these reactions on a message in the place of those that the bot put before. A bot may put one; 👀 is one of the emoji that
+    /// the platform takes, unless the group's admins allow others only.
+    async fn mark(&self, id: &str, reactions: Value) -> Result<(), String> {
+        let (chat, message) = id.rsplit_once(':').ok_or("the message has no id")?;
+        let message: i64 = message.parse().map_err(|_| "the message has no number")?; // silent-ok: said
+        let params = json!({"chat_id": chat, "message_id": message, "reaction": reactions});
+        let answer = self.call("setMessageReaction", &params).await;
+        let answer = answer.map_err(Fault::reason)?;
+        if answer.body.get("ok") == Some(&Value::Bool(true)) {
+            return Ok(());
+        }
+        Err(description(&answer))
+    }
+
     /// The bytes of a file. Its address holds the token: it is in no error.
     async fn file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
         let answer = self.call("getFile", &json!({ "file_id": id })).await;
@@ -567,6 +583,22 @@ impl Adapter for Telegram {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
         })
+    }
+
+    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(async move {
+            let eyes = json!([{"type": "emoji", "emoji": super::EYES}]);
+            self.mark(id, eyes).await.map(|()| None)
+        })
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+        _mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(self.mark(id, json!([])))
     }
 
     fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {

@@ -34,7 +34,9 @@ use crate::remote::Remote;
 use crate::service::Parts;
 use crate::token::{NoToken, Tokens};
 
-const VENDOR: &str = "https://api.weixin.qq.com";
+pub(crate) const VENDOR: &str = "https://api.weixin.qq.com";
+/// Where a token is given for the app's id and secret.
+pub(crate) const TOKEN_PATH: &str = "cgi-bin/stable_token";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a text; the platform's limit is about 2048.
 const MAX_TEXT: usize = 2_000;
@@ -85,6 +87,11 @@ struct Query {
     echostr: String,
 }
 
+/// The body of a request for a token. Without `force_refresh`, tokens that were given before stay valid.
+pub(crate) fn asking(app: &str, secret: &str) -> Value {
+    json!({"grant_type": "client_credential", "appid": app, "secret": secret, "force_refresh": false})
+}
+
 impl Wechat {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
         if channel.transport != Transport::Webhook {
@@ -117,9 +124,8 @@ impl Wechat {
 
     async fn access(&self) -> Result<String, NoToken> {
         let ask = || async {
-            let body = json!({"grant_type": "client_credential", "appid": self.app,
-                "secret": self.secret.expose().trim(), "force_refresh": false});
-            let answer = self.api.post("cgi-bin/stable_token", &body).await?;
+            let body = asking(&self.app, self.secret.expose().trim());
+            let answer = self.api.post(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expires_in").and_then(Value::as_u64);
             match (answer.text("/access_token"), life) {
                 (Some(token), Some(life)) => Ok((token.to_owned(), life)),

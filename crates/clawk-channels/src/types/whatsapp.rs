@@ -1,5 +1,7 @@
 //! `whatsapp`: Cloud API. Events come by webhook, signed without a time; answers leave by the Graph API, which knows no idempotency
 //! key and no history, but names our id in what it tells of each message.
+//!
+//! Long because the shapes of the webhook stand beside what is made of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,7 @@ use crate::service::Parts;
 use crate::token::Lost;
 
 /// The version is part of the address: the vendor keeps one for about two years.
-const VENDOR: &str = "https://graph.facebook.com/v23.0";
+pub(crate) const VENDOR: &str = "https://graph.facebook.com/v23.0";
 /// Where files lie.
 const HOSTS: [&str; 3] = ["facebook.com", "fbsbx.com", "fbcdn.net"];
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -365,6 +367,18 @@ impl Whatsapp {
         self.outcome(attempt, &answer)
     }
 
+    /// Reacts to a message; an empty emoji takes the reaction away.
+    async fn mark(&self, to: &str, id: &str, emoji: &str) -> Result<(), String> {
+        let body = json!({"messaging_product": "whatsapp", "recipient_type": "individual", "to": to, "type": "reaction",
+            "reaction": {"message_id": id, "emoji": emoji}});
+        let path = format!("{}/messages", escaped(&self.number));
+        let answer = self.api.post(&path, &body).await.map_err(Fault::reason)?;
+        if answer.status.is_success() {
+            return Ok(());
+        }
+        Err(said(&answer))
+    }
+
     /// What an answer means: the code counts, not the status.
     fn outcome(&self, attempt: Attempt<'_>, answer: &Answer) -> Delivery {
         let (reason, after_ms) = (said(answer), answer.retry_after_ms());
@@ -536,6 +550,19 @@ impl Adapter for Whatsapp {
                 tracing::debug!(reason = fault.reason(), "a message could not be shown as read");
             }
         })
+    }
+
+    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+        Box::pin(async move { self.mark(conversation, id, super::EYES).await.map(|()| None) })
+    }
+
+    fn unreact<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+        _mark: Option<&'a str>,
+    ) -> Later<'a, Result<(), String>> {
+        Box::pin(self.mark(conversation, id, ""))
     }
 
     fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {

@@ -19,6 +19,7 @@ mod durable;
 mod fakes;
 mod files;
 mod frames;
+mod heard;
 mod homeserver;
 mod hooks;
 #[cfg(feature = "mail")]
@@ -26,9 +27,11 @@ mod mail;
 mod platforms;
 #[cfg(all(feature = "nats", feature = "redis"))]
 mod queue;
+mod reactions;
 mod schedule;
 mod signatures;
 mod suite;
+mod threads;
 mod voice;
 mod weather;
 mod web;

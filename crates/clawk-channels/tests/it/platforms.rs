@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use clawk_channels::Hook;
+use clawk_channels::{Grade, Hook, check};
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_manifest::model::Channel;
+use clawk_secrets::{Env, Resolver};
 use serde_json::json;
 
 use crate::attacks::{heard, watched};
 use crate::fakes::{self, Fake, Trouble};
-use crate::suite::{Stage, channel, direct, hook, sent, until};
+use crate::suite::{Stage, channel, config, direct, hook, sent, until};
 
 /// The smallest PNG there is.
 pub(crate) const PICTURE: &[u8] = &[
@@ -37,6 +40,46 @@ async fn a_token_that_lapses_is_asked_for_anew_and_the_message_arrives_once() {
         assert!(!all[0].text.contains("repeat"), "{all:?}");
         stage.end().await;
         assert_eq!(fake.faults(), Vec::<String>::new());
+    }
+}
+
+/// What `clawk init` and `clawk doctor` are told: `[code, grade]`, and all words.
+async fn checked(fake: &dyn Fake, secret: Option<&str>) -> (Vec<(&'static str, Grade)>, String) {
+    let declared: Channel = serde_json::from_value(channel(fake, &json!({}))).unwrap();
+    let secrets = fake.secrets().into_iter();
+    let secrets = secrets.map(|(name, value)| match (name, secret) {
+        ("TOKEN", Some(other)) => (name.to_owned(), other.to_owned()),
+        _ => (name.to_owned(), value.to_owned()),
+    });
+    let secrets: Vec<_> = secrets.collect();
+    let resolver = Resolver::without_store(Env::fixed(secrets.clone()));
+    let now = SystemClock::default().now();
+    let found = check(&[(&declared, &config(fake))], &resolver, now, "").await;
+    let words = format!("{found:?}");
+    assert!(
+        secrets.iter().all(|(_, secret)| !words.contains(secret)),
+        "{words}"
+    );
+    let found = found.iter().map(|(_, finding)| (finding.code, finding.grade));
+    let found = found.filter(|(code, _)| *code == "channel-token");
+    (found.collect(), words)
+}
+
+#[tokio::test]
+async fn a_wrong_app_secret_is_found_before_anything_is_written() {
+    let mut all = with_tokens().await;
+    all.push(Arc::new(fakes::whatsapp::start().await));
+    for fake in all {
+        let (found, words) = checked(&*fake, None).await;
+        assert_eq!(found, [("channel-token", Grade::Ok)], "{}: {words}", fake.kind());
+        let (found, words) = checked(&*fake, Some("an-app-secret-of-somebody-else")).await;
+        assert_eq!(
+            found,
+            [("channel-token", Grade::Fail)],
+            "{}: {words}",
+            fake.kind()
+        );
+        assert_eq!(fake.sent().len(), 0, "nobody was told anything");
     }
 }
 
@@ -109,6 +152,47 @@ async fn an_answer_that_the_platform_forbids_now_waits_until_the_person_writes()
         stage.end().await;
         assert_eq!(fake.faults(), Vec::<String>::new());
     }
+}
+
+/// Whether the platform shows the question somewhere.
+fn asked(fake: &dyn Fake) -> bool {
+    fake.sent()
+        .iter()
+        .any(|sent| sent.text.contains("May this be done?"))
+}
+
+#[tokio::test]
+async fn a_question_that_the_platform_refused_is_asked_when_the_person_writes_again() {
+    let all: Vec<Arc<dyn Fake>> = vec![
+        Arc::new(fakes::whatsapp::start().await),
+        Arc::new(fakes::wechat::start().await),
+        Arc::new(fakes::qq_hook::start().await),
+    ];
+    for fake in all {
+        let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+        fake.trouble(Trouble::Forbidden);
+        fake.says(&direct(&*fake, 1, 1, "write a line")).await;
+        until(|| async { stage.kernel.pending().len() == 1 }).await;
+        // The platform takes nothing more in this conversation, whatever is tried.
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        assert!(!asked(&*fake), "{}: {:?}", fake.kind(), fake.sent());
+        fake.trouble(Trouble::Nothing);
+        fake.says(&direct(&*fake, 2, 1, "say are you there?")).await;
+        until(|| async { asked(&*fake) }).await;
+        assert_eq!(stage.rig.runner.runs(), []);
+        stage.end().await;
+        assert_eq!(fake.faults(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_the_platform_had_no_time_for_is_sent_again_by_itself() {
+    let fake: Arc<dyn Fake> = Arc::new(fakes::telegram::start().await);
+    let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+    fake.trouble(Trouble::TooMany);
+    fake.says(&direct(&*fake, 1, 1, "write a line")).await;
+    until(|| async { asked(&*fake) }).await;
+    stage.end().await;
 }
 
 fn get(query: &str) -> Hook {

@@ -126,6 +126,18 @@ impl Stage {
         .await;
     }
 
+    /// The channels end, and others begin: what they held in memory is gone. The agent goes on.
+    pub(crate) async fn reconnected(mut self) -> Self {
+        self.channels.close().await;
+        let configs = BTreeMap::from([("chat".to_owned(), config(&*self.fake))]);
+        let to = format!("chat:{}", self.fake.approvals());
+        let (kernel, secrets) = (self.kernel.clone(), self.fake.secrets());
+        self.channels = asking(&self.rig, kernel, configs, &secrets, (self.folder.path(), &to)).await;
+        self.fake.attach(self.channels.clone());
+        self.until_state("ready").await;
+        self
+    }
+
     /// The process ends at once and another begins.
     pub(crate) async fn restarted(self) -> Self {
         self.channels.close().await;

@@ -29,6 +29,8 @@ struct Ear {
     fails: AtomicU32,
     takes_ms: AtomicU32,
     mute: std::sync::atomic::AtomicBool,
+    /// It hears these words in everything, and speaks a second of silence, which a browser plays.
+    says: Mutex<Option<String>>,
 }
 
 impl Provider for Ear {
@@ -54,6 +56,10 @@ impl Provider for Ear {
                 self.fails.fetch_sub(1, Ordering::SeqCst);
                 return Err(ScriptedModel::fault(FaultKind::ServerFault, "not now"));
             }
+            if let Some(text) = self.says.lock().unwrap().clone() {
+                let usage = heard(audio.length_ms);
+                return Ok(Transcribed { text, usage });
+            }
             let text = String::from_utf8_lossy(&audio.data)
                 .trim_matches(char::from(0))
                 .to_owned();
@@ -75,6 +81,14 @@ impl Provider for Ear {
             let takes = u64::from(self.takes_ms.load(Ordering::SeqCst));
             tokio::time::sleep(Duration::from_millis(takes)).await;
             self.spoken.lock().unwrap().push(text.to_owned());
+            if self.says.lock().unwrap().is_some() {
+                let (media_type, data, usage) = ("audio/wav", silence(), said(5));
+                return Ok(Spoken {
+                    media_type,
+                    data,
+                    usage,
+                });
+            }
             Ok(Spoken {
                 media_type: "audio/mpeg",
                 data: format!("<{voice}>{text}").into_bytes(),
@@ -420,5 +434,59 @@ async fn an_accepted_recording_is_understood_after_a_restart() {
     }
     assert_eq!(texts, ["a1", "a2"], "in their order, each once");
     until(|| async { shelf(folder.path()) == 0 }).await;
+    channels.close().await;
+}
+
+/// Two seconds of 16-bit mono at 8 kHz.
+fn silence() -> Vec<u8> {
+    let mut wav =
+        b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data".to_vec();
+    wav.extend(32_000_u32.to_le_bytes());
+    wav.resize(44 + 32_000, 0);
+    let size = u32::try_from(wav.len() - 8).unwrap();
+    wav[4..8].copy_from_slice(&size.to_le_bytes());
+    wav
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_records_in_a_browser_and_hears_the_answer() {
+    let (folder, ear) = (tempfile::tempdir().unwrap(), Arc::new(Ear::default()));
+    *ear.says.lock().unwrap() = Some("what time is it <b>now</b>".to_owned());
+    let rig = rig(json!({"mode": "open"}));
+    let channels = serve(&rig, &ear, folder.path()).await;
+    let router = axum::Router::new()
+        .route("/channels/page", axum::routing::any(crate::web::door))
+        .with_state(channels.clone());
+    let url = format!("{}/channels/page", crate::fakes::serve(router).await);
+    let seen = crate::web::driven("voice_page.js", &url, folder.path(), "voice.png").await;
+    assert_eq!(seen["failed"], Value::Null, "{seen}");
+    assert_eq!(
+        (&seen["errors"], &seen["violations"]),
+        (&json!([]), &json!([])),
+        "{seen}"
+    );
+    assert_eq!(seen["thrown"], 0, "what is discarded is no message: {seen}");
+    assert!(
+        seen["while"].as_str().unwrap().starts_with("Recording … 0:0"),
+        "{seen}"
+    );
+    assert_eq!(seen["you"], "what time is it <b>now</b>", "{seen}");
+    assert!(seen["agent"].as_str().unwrap().contains("You said"), "{seen}");
+    assert_eq!(
+        (&seen["played"], &seen["hushed"]),
+        (&json!(true), &json!(true)),
+        "{seen}"
+    );
+    assert_eq!(seen["phone"], json!([true, true, true]), "{seen}");
+    assert_eq!(seen["room"], true, "there is room to write on a phone: {seen}");
+    // Spoken once; another's conversation, a foreign kind and a body of another type are refused.
+    assert_eq!(
+        seen["again"],
+        json!([409, 404, 400, 400, 422, 415, 401]),
+        "{seen}"
+    );
+    assert_eq!(ear.heard.load(Ordering::SeqCst), 2);
+    assert_eq!(rig.journal.inbox().len(), 2);
+    assert_eq!(shelf(folder.path()), 0);
     channels.close().await;
 }

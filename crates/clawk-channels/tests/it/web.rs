@@ -16,7 +16,10 @@ use crate::fakes::serve;
 use crate::suite::{parrot, start, until};
 
 /// The listener: what `clawk-server` does with a request to a channel.
-async fn door(State(channels): State<Channels>, request: Request<Body>) -> axum::response::Response {
+pub(crate) async fn door(
+    State(channels): State<Channels>,
+    request: Request<Body>,
+) -> axum::response::Response {
     let (parts, body) = request.into_parts();
     let hook = Hook {
         method: parts.method,
@@ -64,25 +67,32 @@ async fn page(folder: &Path) -> (Rig, Channels, String) {
     (rig, channels, format!("{address}/channels/page"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_person_talks_to_the_agent_in_a_browser() {
-    let folder = tempfile::tempdir().unwrap();
-    let (rig, channels, url) = page(folder.path()).await;
+/// What a script of `tests/parts` saw in a real browser.
+pub(crate) async fn driven(script: &str, url: &str, folder: &Path, shot: &str) -> Value {
     let parts = std::env::var("CLAWK_PARTS").expect("CLAWK_PARTS names the folder of tests/parts/install.sh");
-    let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parts/web_page.js");
-    let shots = std::env::var_os("CLAWK_SHOTS").map_or_else(|| folder.path().to_owned(), PathBuf::from);
+    let driver = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/parts")
+        .join(script);
+    let shots = std::env::var_os("CLAWK_SHOTS").map_or_else(|| folder.to_owned(), PathBuf::from);
     let driving = tokio::process::Command::new("node")
         .arg(driver)
-        .args([&parts, &url, "token-of-ann"])
-        .arg(shots.join("web.png"))
+        .args([&parts, url, "token-of-ann"])
+        .arg(shots.join(shot))
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
     let done = tokio::time::timeout(std::time::Duration::from_secs(90), driving).await;
     let done = done.expect("the browser takes too long").unwrap();
     let text = String::from_utf8_lossy(&done.stdout);
-    let seen: Value = serde_json::from_str(text.trim())
-        .unwrap_or_else(|_| panic!("{text} {}", String::from_utf8_lossy(&done.stderr)));
+    serde_json::from_str(text.trim())
+        .unwrap_or_else(|_| panic!("{text} {}", String::from_utf8_lossy(&done.stderr)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_talks_to_the_agent_in_a_browser() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rig, channels, url) = page(folder.path()).await;
+    let seen = driven("web_page.js", &url, folder.path(), "web.png").await;
     assert_eq!(seen["failed"], Value::Null, "{seen}");
     assert_eq!(seen["errors"], json!([]), "{seen}");
     assert_eq!(seen["wrong"], "the token is not right");

@@ -1,6 +1,6 @@
 //! Questions to people: who asks, who answers, and for how long (CKP §9.3.2, R18).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -126,8 +126,8 @@ enum Taken {
 /// All calls in progress and their questions.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    calls: Mutex<HashMap<RequestId, Presence>>,
-    open: Mutex<HashMap<RequestId, Open>>,
+    calls: Mutex<BTreeMap<RequestId, Presence>>,
+    open: Mutex<BTreeMap<RequestId, Open>>,
     /// The steps of plans whose calls have not ended: plan and number.
     plans: Mutex<HashMap<RequestId, Vec<(u32, RequestId)>>>,
     pub(crate) standing: Standing,
@@ -157,7 +157,7 @@ impl Default for Desk {
 }
 
 impl Desk {
-    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Presence>> {
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<RequestId, Presence>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,7 +201,7 @@ impl Desk {
         self.changed.notify_waiters();
     }
 
-    fn open_ones(&self) -> MutexGuard<'_, HashMap<RequestId, Open>> {
+    fn open_ones(&self) -> MutexGuard<'_, BTreeMap<RequestId, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

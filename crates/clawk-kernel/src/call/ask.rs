@@ -22,6 +22,7 @@ use crate::notice::{Answer, Notice, Question};
 use crate::ports::Look;
 use crate::sheet::{Line, Sheet};
 use crate::skill;
+use crate::time;
 use crate::witness::Grant;
 
 /// A call that a person is to be asked about.
@@ -121,6 +122,7 @@ impl Asking<'_> {
         }
         let tool = self.request.tool.clone();
         tokio::select! {
+            biased;
             answered = answer => match answered {
                 Ok(Delivery { reply, durable }) => self.said(record, question, reply, durable).await,
                 Err(_) => Err(CallError::Cancelled { tool }), // silent-ok: the desk is gone with the agent
@@ -267,7 +269,7 @@ impl Asking<'_> {
         let preview = calls.runner.preview(look).await;
         let named = files(arguments, &self.described.input_schema, workdir);
         let base = workdir.clone();
-        let leads = tokio::task::spawn_blocking(move || leads::lines(&base, &named)).await;
+        let leads = time::apart(calls.clock(), move || leads::lines(&base, &named)).await;
         let leads =
             leads.unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
         screen::sheet(calls, Sheet::of(arguments, preview, leads))

@@ -361,7 +361,9 @@ fn because(verdict: Verdict, taint: &[String]) -> Verdict {
         .reason
         .as_deref()
         .unwrap_or("the context holds untrusted text");
-    let named: Vec<&str> = taint.iter().take(MAX_SOURCES).map(String::as_str).collect();
+    let mut named: Vec<&str> = taint.iter().map(String::as_str).collect();
+    named.sort_by_key(|origin| crate::taint::rank(origin));
+    named.truncate(MAX_SOURCES);
     let more = if taint.len() > MAX_SOURCES { ", …" } else { "" };
     let reason = format!("{reason} (from {}{more})", named.join(", "));
     Verdict {

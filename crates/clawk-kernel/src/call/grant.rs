@@ -14,6 +14,7 @@ use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
 use crate::place;
 use crate::ports::Look;
+use crate::time;
 use crate::witness::{self, Fact, Grant, Mark};
 
 /// Files that one question may bind; a call that names more is refused rather than bound in part.
@@ -60,7 +61,7 @@ pub(super) async fn take(
         Fact::new("the arguments", parameters.to_hex()),
         Fact::new("the sandbox plan", plan_digest(tool).to_hex()),
     ];
-    let seen = tokio::task::spawn_blocking(move || {
+    let seen = time::apart(calls.clock(), move || {
         let place = witness::file(&workdir);
         let files: Vec<_> = paths.iter().map(|path| witness::file(path)).collect();
         (place, files)

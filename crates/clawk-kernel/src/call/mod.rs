@@ -2,6 +2,8 @@
 //!
 //! Read `path` downward: it is R12's order. Nothing can run without a [`Permit`], and only this
 //! module makes one, after the decision is in the journal (promise 2).
+//!
+//! Long because a call has one path, and it is read downward.
 
 mod answers;
 mod approval;
@@ -47,6 +49,7 @@ use decide::Case;
 pub(crate) use foretell::foretell;
 use grant::Leave;
 pub use permit::Permit;
+use permit::made_from;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
 pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
@@ -67,7 +70,7 @@ use crate::event::Thread;
 use crate::infer::patience::backoff_ms;
 use crate::member::Member;
 use crate::output;
-use crate::ports::{AnswerKey, JournalError, Later, RunError, RunOutcome, Unmet};
+use crate::ports::{AnswerKey, JournalError, Later, RunError, RunOutcome, Sources, Unmet};
 use crate::purse::Purse;
 use crate::roles;
 use crate::sampling;
@@ -132,6 +135,8 @@ pub(crate) struct Context {
     pub(crate) taint: Vec<String>,
     /// Whose message it answers; none: a client asks for the call itself.
     pub(crate) origin: Option<Origin>,
+    /// Untrusted files that its calls could read.
+    pub(crate) read: Sources,
 }
 
 impl Caller {
@@ -170,12 +175,7 @@ pub(crate) fn call<'a>(
         let key = key(Keyed::Call, &request.request_id);
         let claim = calls
             .dedup
-            .claim(
-                key,
-                record.request_hash,
-                &**calls.scribe.journal(),
-                calls.scribe.now(),
-            )
+            .claim(key, record.request_hash, &**calls.scribe.journal())
             .await?;
         let guard = match claim {
             Claim::Fresh(guard) => guard,
@@ -215,7 +215,7 @@ pub(crate) fn call<'a>(
             Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
         );
         if record.ran() || !(record.left_open() || pending) {
-            guard.settle(Stored::Call(outcome.clone()), calls.scribe.now());
+            guard.settle(Stored::Call(outcome.clone()));
         }
         if !record.left_open() {
             calls.desk.close(&request.request_id);
@@ -551,7 +551,12 @@ async fn run(
             return Err(CallError::Cancelled { tool });
         }
         if let Some(member) = caller.member.as_ref().filter(|_| !described.read_only()) {
-            member.may_begin(&request.tool).await?;
+            // It may wait for the bus for long: a stop ends the wait, and nothing has run.
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => continue,
+                begun = member.may_begin(&request.tool) => begun?,
+            }
         }
         record.attempts += 1;
         let permit = Permit {
@@ -567,6 +572,8 @@ async fn run(
             apart: Arc::clone(&record.apart),
             connections: record.connections.clone(),
             read_only: described.read_only(),
+            made_from: made_from(caller, tool, described, &request.arguments),
+            sources: record.sources.clone(),
         };
         let outcome = match &tool.skill {
             Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,
@@ -605,6 +612,7 @@ async fn run(
         if let (true, Some(retry)) = (again, &retry) {
             let wait = backoff_ms(retry.backoff, 1000, record.attempts, calls.clock().random());
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(std::time::Duration::from_millis(calls.clock().patience_ms(wait))) => {
                     // What the first attempt was granted for must still be there for the next one.
                     if at.stands(record, leave).await {

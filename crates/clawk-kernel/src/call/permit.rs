@@ -1,5 +1,6 @@
 //! The permit: authority to run one call once, as a value.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,8 +8,11 @@ use clawk_plan::Plan;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value};
 
+use super::Caller;
+use crate::catalog::{Described, Entry};
 use crate::place::Apart;
-use crate::ports::Connections;
+use crate::ports::{Connections, Sources};
+use crate::taint;
 use crate::witness::Mark;
 
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
@@ -29,6 +33,8 @@ pub struct Permit {
     pub(super) connections: Connections,
     pub(super) apart: Arc<Apart>,
     pub(super) read_only: bool,
+    pub(super) made_from: Vec<String>,
+    pub(super) sources: Sources,
 }
 
 impl Permit {
@@ -100,9 +106,42 @@ impl Permit {
         self.read_only
     }
 
+    /// The origins of untrusted text in whatever the call writes: those of the context that asked for it, and the tool's own where it
+    /// brings text of the network or of another agent (R46).
+    #[must_use]
+    pub fn made_from(&self) -> &[String] {
+        &self.made_from
+    }
+
+    /// The place where the runner reports the untrusted files that the call could read.
+    #[must_use]
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
     /// The session it belongs to.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.session
     }
+}
+
+/// What the text that a call writes is made from (R46).
+pub(super) fn made_from(
+    caller: &Caller,
+    tool: &Entry,
+    described: &Described,
+    arguments: &Map<String, Value>,
+) -> Vec<String> {
+    let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));
+    let read = caller.context.read.told().into_values().flatten();
+    let all: BTreeSet<String> = caller
+        .context
+        .taint
+        .iter()
+        .cloned()
+        .chain(own)
+        .chain(read)
+        .collect();
+    all.into_iter().collect()
 }

@@ -163,6 +163,8 @@ async fn check(
         apart: Arc::default(),
         connections: record.connections.clone(),
         read_only: true,
+        made_from: Vec::new(),
+        sources: record.sources.clone(),
     };
     let outcome = calls.runner.check(permit, cancel).await;
     let outcome = outcome.map_err(|error| failed(&entry.name, error));

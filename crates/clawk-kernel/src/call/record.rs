@@ -33,8 +33,11 @@ use crate::event::{
 };
 use crate::notice::{Answer, Notice, Question};
 use crate::place::Apart;
-use crate::ports::{Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Spent, Terms, Unmet};
+use crate::ports::{
+    Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Sources, Spent, Terms, Unmet,
+};
 use crate::purse::{Allotment, Purse, Warning, hour_of, warned};
+use crate::taint;
 use crate::witness::Grant;
 use words::error_code;
 
@@ -79,6 +82,8 @@ pub(super) struct Record<'a> {
     aside: Option<Uuid>,
     /// What the call reached.
     pub(super) connections: Connections,
+    /// The untrusted files that it could read.
+    pub(super) sources: Sources,
     /// What the call leaves out.
     pub(super) apart: Arc<Apart>,
     /// Where the call's paths led, if elsewhere than they say.
@@ -155,6 +160,7 @@ impl<'a> Record<'a> {
             written: false,
             aside: None,
             connections: Connections::default(),
+            sources: Sources::default(),
             apart: Arc::default(),
             led: None,
         }
@@ -455,6 +461,14 @@ impl<'a> Record<'a> {
         let names = (self.request.tool.as_str(), self.request.request_id.as_str());
         let reached = egress::drafts(&self.calls.scribe, &self.thread, names, &self.connections);
         self.waiting.extend(reached);
+        let read = self.sources.take();
+        if read.is_empty() {
+            return;
+        }
+        let of = (Some(self.request.request_id.as_str()), self.caller.turn);
+        let tainted = taint::read(&self.calls.scribe, &self.thread, of, &read);
+        self.waiting.push(tainted);
+        self.caller.context.read.tell(read);
     }
 
     /// Writes the outcome and waits until it is durable. What cannot be recorded is not told as done.

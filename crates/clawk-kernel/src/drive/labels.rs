@@ -21,9 +21,11 @@ impl Run<'_> {
         let of = |tool: &str| brings.get(tool).copied().unwrap_or(Brings::Web);
         let mut taint = taint::of_messages(turn.messages(), of);
         taint.extend(self.base.iter().cloned());
+        taint.extend(taint::through(&self.context.read.told()));
         self.context = Arc::new(Context {
             taint: taint.into_iter().collect(),
             origin: self.context.origin.clone(),
+            read: self.context.read.clone(),
         });
     }
 

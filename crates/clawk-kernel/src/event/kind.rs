@@ -122,6 +122,8 @@ pub const UNDO_ENDED: &str = "ckp.undo.ended";
 pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
 /// The oldest turns of a conversation left its context. The content is their summary and the list of the replaced messages.
 pub const CONTEXT_COMPACTED: &str = "ckp.context.compacted";
+/// A context got text of files that holds untrusted text of others.
+pub const CONTEXT_TAINTED: &str = "ckp.context.tainted";
 /// Entries are to be kept: durable before they are.
 pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
 /// Entries were kept.
@@ -168,5 +170,7 @@ pub const SCREEN_JUDGED: &str = "ckp.screen.judged";
 pub const CHANNEL_REFUSED: &str = "ckp.channel.refused";
 /// A code was given out, approved, denied or lapsed; somebody's pairing was revoked.
 pub const CHANNEL_PAIRING: &str = "ckp.channel.pairing";
+/// A push notification of a task was given up; its receiver never took it.
+pub const PUSH_GIVEN_UP: &str = "ckp.push.given_up";
 /// A trigger began a run, or did not.
 pub const CHANNEL_RUN: &str = "ckp.channel.run";

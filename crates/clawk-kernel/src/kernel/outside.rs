@@ -3,13 +3,17 @@
 use clawk_manifest::model::{Autonomy, Role};
 use clawk_policy::{Effect, Subject};
 use clawk_proto::{MessageId, SessionId};
+use serde::Serialize;
 use serde_json::Map;
 
 use super::Kernel;
 use crate::catalog::Entry;
 use crate::error::KernelError;
+use crate::event::kind;
+use crate::notice::Notice;
 use crate::ports::ToolOffer;
 use crate::roles;
+use crate::talk::told::Told;
 use crate::talk::{self, Standing};
 
 impl Kernel {
@@ -78,4 +82,47 @@ impl Kernel {
     pub async fn standing(&self, message: MessageId, client: &str) -> Result<Option<Standing>, KernelError> {
         talk::standing(&self.agent.sessions, message, client).await
     }
+
+    /// Waits for the answer to a message that `client` said by a door of its own, in this run or an earlier one; `None`: there is
+    /// no such message. `begun`: its turn had begun when the client was told last. `tell` hears what happens and must not block.
+    ///
+    /// # Errors
+    /// The agent ends before the turn does; the journal can't be read.
+    pub async fn rejoin(
+        &self,
+        (message, begun): (MessageId, bool),
+        client: &str,
+        tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
+    ) -> Result<Option<Told>, KernelError> {
+        talk::rejoin(&self.agent.sessions, (message, begun), client, tell).await
+    }
+
+    /// Records durably that a push notification was given up.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn record_push(&self, dead: &PushGivenUp) -> Result<(), KernelError> {
+        let scribe = &self.agent.scribe;
+        let draft = scribe.entry(&self.agent.life.root, kind::PUSH_GIVEN_UP, dead);
+        Ok(scribe.write(vec![draft]).await?)
+    }
+}
+
+/// A push notification that its receiver never took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PushGivenUp {
+    /// The task.
+    pub task: String,
+    /// Whose: a token's name.
+    pub owner: String,
+    /// The receiver's id. Its address, its token and its credentials are not recorded.
+    pub receiver: String,
+    /// The host of its address.
+    pub host: String,
+    /// The state that the notification was about.
+    pub state: String,
+    /// How often it was posted.
+    pub attempts: u32,
+    /// Why it was given up.
+    pub reason: String,
 }

@@ -9,6 +9,7 @@ mod journal;
 mod memory;
 mod model;
 mod shared;
+mod sources;
 mod speech;
 mod tool;
 
@@ -31,6 +32,7 @@ pub use model::{
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
 pub use shared::{Aside, BESIDE, Holder, News, Order, Room, Shared, Terms, Unmet};
+pub use sources::{Content as MarkedContent, Marked, Sources};
 pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 

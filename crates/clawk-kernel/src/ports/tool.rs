@@ -1,5 +1,6 @@
 //! Running tools: only ever with a [`Permit`], which only the call path can make.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::Later;
+use super::{Later, Marked, MarkedContent};
 use crate::call::Permit;
 use crate::place::{self, Search};
 use crate::sampling::{Sample, Sampled};
@@ -168,6 +169,16 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// Where the paths of a call and the roots of the rules really lead.
     fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
         Box::pin(place::look(search))
+    }
+
+    /// The origins of untrusted text in these contents, as far as calls of this agent brought it there. What holds none is left out.
+    fn marked<'a>(&'a self, _contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+        Box::pin(std::future::ready(Marked::new()))
+    }
+
+    /// Remembers that this text is made from these origins, in whatever file it is found later. An error: it could not be kept.
+    fn mark<'a>(&'a self, _text: String, _origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// How the tool's unknown outcomes are found out.

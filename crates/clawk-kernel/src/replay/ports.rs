@@ -23,8 +23,9 @@ use crate::error::CallError;
 use crate::event::{canonical, digest};
 use crate::place::Search;
 use crate::ports::{
-    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Lacking, Later, Look, Memory,
-    MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery, ToolRunner, Usage,
+    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Lacking, Later, Look, Marked,
+    MarkedContent, Memory, MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery,
+    ToolRunner, Usage,
 };
 use crate::sheet::Preview;
 use crate::time::{Clock, Timestamp};
@@ -186,7 +187,10 @@ impl ToolRunner for TapedTools {
                 "the record has no such call of `{}`",
                 permit.tool()
             ))),
-            Some(ended) => outcome(ended),
+            Some(ended) => {
+                permit.sources().tell(ended.read.clone());
+                outcome(ended)
+            }
         })
     }
 
@@ -202,6 +206,18 @@ impl ToolRunner for TapedTools {
 
     fn was_asked(&self, look: Look<'_>) -> Option<bool> {
         Some(self.tapes.asked(look.tool, digest(&canonical(look.arguments))))
+    }
+
+    /// What was found was recorded with its mark; context files are marked as they were then.
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+        let mut marked = self.tapes.marked();
+        marked.retain(|file, _| {
+            contents.iter().any(|content| match content {
+                MarkedContent::File(path) => path.ends_with(file),
+                MarkedContent::Text { .. } => false,
+            })
+        });
+        ready(marked)
     }
 
     /// The files are not those of then: words alone are judged.
@@ -270,7 +286,7 @@ impl Clock for TapedClock {
     }
 
     fn monotonic_us(&self) -> u64 {
-        0
+        u64::try_from(self.tapes.now().0).unwrap_or(0)
     }
 
     fn uuid(&self) -> Uuid {

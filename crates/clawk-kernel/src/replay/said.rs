@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::read::{number, text};
 use crate::error::CallError;
 use crate::notice::Answer;
-use crate::ports::{Completion, FaultKind, Told};
+use crate::ports::{Completion, FaultKind, Marked, Told};
 use crate::time::Timestamp;
 
 /// What a model's attempt came to.
@@ -76,4 +76,6 @@ pub(super) struct Ended {
     pub(super) refused: bool,
     /// A person was asked about it.
     pub(super) asked: bool,
+    /// The untrusted files that it could read.
+    pub(super) read: Marked,
 }

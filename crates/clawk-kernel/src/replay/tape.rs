@@ -20,7 +20,7 @@ use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{canonical, digest, kind};
 use crate::notice::Question;
-use crate::ports::{InferRequest, Recorded};
+use crate::ports::{InferRequest, Marked, Recorded};
 use crate::recall;
 use crate::recover;
 use crate::team;
@@ -268,6 +268,10 @@ struct Inner {
     asked: Vec<InferRequest>,
     /// What was recalled before turns, by store and question.
     recalled: HashMap<Key, VecDeque<Found>>,
+    /// The untrusted files that calls could read, by the call's id, until its end is read.
+    read: HashMap<String, Marked>,
+    /// Context files with untrusted text.
+    marked: Marked,
     now: Timestamp,
     ids: u128,
 }
@@ -287,6 +291,8 @@ impl Tapes {
             changed: HashMap::new(),
             asked: Vec::new(),
             recalled: HashMap::new(),
+            read: HashMap::new(),
+            marked: Marked::new(),
             now: tape.events.first().map_or(Timestamp(0), |event| event.at),
             ids: 1,
         };
@@ -325,6 +331,11 @@ impl Tapes {
         let (at, said) = inner.models.get_mut(provider)?.pop_front()?;
         inner.now = at;
         Some(said)
+    }
+
+    /// The session's context files with untrusted text, as recorded.
+    pub(super) fn marked(&self) -> Marked {
+        self.lock().marked.clone()
     }
 
     /// What the next such call that ran came to.
@@ -481,6 +492,16 @@ impl Inner {
                     found.push_back(search.found);
                 }
             }
+            kind::CONTEXT_TAINTED => {
+                let files = facts.get("files").cloned().unwrap_or_default();
+                let files: Marked = serde_json::from_value(files).unwrap_or_default(); // silent-ok: a payload of ours always reads
+                match text(&facts, "request_id") {
+                    Some(request_id) => {
+                        self.read.entry(request_id).or_default().extend(files);
+                    }
+                    None => self.marked.extend(files),
+                }
+            }
             // Nobody heard what the model said; the turn that was taken up asked it again.
             kind::PROVIDER_FAILED if own("kind") == recover::LOST => {}
             kind::PROVIDER_FAILED => {
@@ -511,6 +532,7 @@ impl Inner {
                         outcome,
                         payload: facts,
                         refused: event.kind == kind::ACTION_DENIED,
+                        read: self.read.remove(&request_id).unwrap_or_default(),
                     };
                     self.calls.entry(key).or_default().push_back((event.at, ended));
                 }

@@ -3,6 +3,7 @@
 use clawk_proto::{MessageId, RequestId, SessionId};
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::attach::Attached;
 use crate::notice::Stop;
@@ -26,6 +27,8 @@ pub struct Talk {
     pub earlier: Vec<Earlier>,
     /// The client's own tools: the model is offered them, nobody here runs them (R44).
     pub tools: Vec<ToolOffer>,
+    /// Is cancelled when the message is durable.
+    pub taken: Option<CancellationToken>,
 }
 
 /// A message that a client says was said before.
@@ -64,6 +67,14 @@ impl Talk {
             request_id,
             earlier: Vec::new(),
             tools: Vec::new(),
+            taken: None,
+        }
+    }
+
+    /// The message is durable.
+    pub(super) fn is_taken(&self) {
+        if let Some(taken) = &self.taken {
+            taken.cancel();
         }
     }
 }

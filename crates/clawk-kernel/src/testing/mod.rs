@@ -78,6 +78,7 @@ pub struct TestClock {
     /// How far the wall clock is off.
     off_us: AtomicI64,
     ids: AtomicU64,
+    alone: AtomicBool,
 }
 
 impl Default for TestClock {
@@ -87,6 +88,7 @@ impl Default for TestClock {
             now_us: AtomicI64::new(1_767_323_045_000_000),
             off_us: AtomicI64::new(0),
             ids: AtomicU64::new(1),
+            alone: AtomicBool::new(false),
         }
     }
 }
@@ -95,6 +97,11 @@ impl TestClock {
     /// Moves time on.
     pub fn advance_ms(&self, ms: i64) {
         self.now_us.fetch_add(ms * 1000, Ordering::SeqCst);
+    }
+
+    /// From now on, what blocks runs where it is asked for: the same inputs give the same order.
+    pub fn without_threads(&self) {
+        self.alone.store(true, Ordering::SeqCst);
     }
 
     /// Sets the wall clock, so far off from the time that passes; the monotonic clock goes on.
@@ -127,6 +134,10 @@ impl Clock for TestClock {
 
     fn random(&self) -> u64 {
         0
+    }
+
+    fn has_threads(&self) -> bool {
+        !self.alone.load(Ordering::SeqCst)
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
+use crate::place::{self, Search};
 use crate::ports::{Description, Later, Look, Mend, Reached, RunError, RunOutcome, ToolRunner};
 use crate::sheet::{Line, Preview};
 use crate::witness::Fact;
@@ -225,6 +226,7 @@ impl ToolRunner for TestRunner {
                 Behaviour::Sleep(ms) => {
                     let timeout_ms = permit.timeout_ms();
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(Duration::from_millis(ms)) => Ok(echo(permit.arguments())),
                         () = tokio::time::sleep(Duration::from_millis(timeout_ms)) =>
                             Err(RunError::Timeout { timeout_ms, obtained: Obtained::in_process("test") }),
@@ -259,6 +261,11 @@ impl ToolRunner for TestRunner {
 
     fn stands_on<'a>(&'a self, _: Look<'a>) -> Later<'a, Vec<Fact>> {
         Box::pin(std::future::ready(self.facts.lock().unwrap().clone()))
+    }
+
+    /// Where it is asked for: a thread would have an order of its own.
+    fn places<'a>(&'a self, _: Look<'a>, search: Search) -> Later<'a, clawk_policy::path::Places> {
+        Box::pin(std::future::ready(place::find(&search)))
     }
 
     fn mend(&self, tool: &str) -> Mend {

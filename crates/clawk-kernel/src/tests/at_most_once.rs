@@ -141,6 +141,33 @@ async fn after_five_minutes_an_id_is_new() {
     assert_eq!(rig.runner.runs().len(), 2);
 }
 
+#[tokio::test]
+async fn a_wall_clock_that_jumps_makes_no_id_new() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    for (n, off_ms) in [(1, 86_400_000), (2, -3_600_000), (3, 0)] {
+        let asked = || params("write", json!({"n": n}), n);
+        kernel.call(session, asked()).await.unwrap();
+        rig.clock.set_off_ms(off_ms);
+        kernel.call(session, asked()).await.unwrap();
+        rig.clock.advance_ms(200_000);
+        kernel.call(session, asked()).await.unwrap();
+        assert_eq!(
+            rig.runner.runs().len(),
+            usize::try_from(n).unwrap(),
+            "after a jump to {off_ms} ms"
+        );
+        rig.clock.advance_ms(120_000);
+    }
+    // What has really passed still counts.
+    kernel
+        .call(session, params("write", json!({"n": 3}), 3))
+        .await
+        .unwrap();
+    assert_eq!(rig.runner.runs().len(), 4);
+}
+
 /// Stops the machine after every single event of a call and restarts: the effect is never repeated, and what is not
 /// known is said to be unknown.
 #[tokio::test]

@@ -27,15 +27,7 @@ fn talking() -> Rig {
 }
 
 fn message(owner: &str, conversation: Option<&str>, text: &str, n: u32) -> Talk {
-    Talk {
-        earlier: Vec::new(),
-        tools: Vec::new(),
-        owner: owner.to_owned(),
-        conversation: conversation.map(str::to_owned),
-        text: text.to_owned(),
-        images: Vec::new(),
-        request_id: id(n),
-    }
+    Talk::new(owner, conversation.map(str::to_owned), text.to_owned(), id(n))
 }
 
 async fn send(kernel: &Kernel, asked: Talk) -> Result<Told, KernelError> {

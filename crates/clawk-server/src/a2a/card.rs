@@ -3,7 +3,7 @@
 use clawk_kernel::Kernel;
 use serde_json::{Value, json};
 
-use super::{PATH, VERSION};
+use super::{PATH, VERSION, old};
 
 /// The card. `host` is what the caller called this server; `guarded`: a token is wanted; `pushes`: push notifications are sent.
 pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> Value {
@@ -17,15 +17,19 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
             json!({"id": skill.name, "name": skill.name, "description": skill.description.trim(), "tags": tags})
         })
         .collect();
+    let url = format!("http://{host}{PATH}");
+    let spoken =
+        |version: &str| json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version});
     let mut card = json!({
         "name": agent.name,
         "version": agent.version,
         "description": description(kernel, skills.len()),
-        "supportedInterfaces": [{
-            "url": format!("http://{host}{PATH}"),
-            "protocolBinding": "JSONRPC",
-            "protocolVersion": VERSION,
-        }],
+        "supportedInterfaces": [spoken(VERSION), spoken(old::VERSION)],
+        // For readers of 0.3, who find the same endpoint by these.
+        "protocolVersion": old::VERSION,
+        "url": url,
+        "preferredTransport": "JSONRPC",
+        "additionalInterfaces": [{"url": url, "transport": "JSONRPC"}],
         "capabilities": {"streaming": true, "pushNotifications": pushes, "extendedAgentCard": false},
         "defaultInputModes": ["text/plain", "image/png", "image/jpeg", "image/gif", "image/webp"],
         "defaultOutputModes": ["text/plain"],
@@ -34,8 +38,9 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
     if let (true, Some(card)) = (guarded, card.as_object_mut()) {
         card.insert(
             "securitySchemes".into(),
-            json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}),
+            json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}, "type": "http", "scheme": "Bearer"}}),
         );
+        card.insert("security".into(), json!([{"bearer": []}]));
         card.insert(
             "securityRequirements".into(),
             json!([{"schemes": {"bearer": {"list": []}}}]),

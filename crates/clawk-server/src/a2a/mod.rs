@@ -1,7 +1,8 @@
-//! `/a2a`: the agent for other agents (A2A 1.0, JSON-RPC over HTTP), and its card at the well-known path. A task is a message to
+//! `/a2a`: the agent for other agents (A2A 1.0 and 0.3, JSON-RPC over HTTP), and its card at the well-known path. A task is a message to
 //! the agent; who asks, and with which rights, is said by the token.
 
 mod card;
+mod old;
 pub(crate) mod push;
 pub(crate) mod tasks;
 #[cfg(test)]
@@ -30,7 +31,7 @@ use crate::telling::Next;
 use tasks::{Phase, State as TaskState, Task, Wanted};
 use wire::Refusal;
 
-/// The version that is spoken.
+/// The version that is spoken first.
 const VERSION: &str = "1.0";
 /// Its path.
 pub(crate) const PATH: &str = "/a2a";
@@ -74,6 +75,8 @@ struct Asked {
     principal: Principal,
     id: Value,
     params: Value,
+    /// The client speaks A2A 0.3.
+    old: bool,
 }
 
 async fn serve(
@@ -89,14 +92,19 @@ async fn serve(
         Err(refusal) => Err(refusal),
         Ok((named, method, params)) => {
             id = named;
+            let (old, (method, params)) = match old::read(&method, &params) {
+                Some((method, params)) => (true, (method.to_owned(), params)),
+                None => (false, (method, params)),
+            };
             let asked = Asked {
                 app,
                 kernel,
                 principal,
                 id: id.clone(),
                 params,
+                old,
             };
-            match wire::speaks(version.as_ref()) {
+            match wire::speaks(version.as_ref(), old) {
                 Ok(()) => asked.answer(&method).await,
                 Err(refusal) => Err(refusal),
             }
@@ -113,7 +121,7 @@ impl Asked {
         let result = match method {
             "SendMessage" => self.send().await?,
             "SendStreamingMessage" => {
-                let (task, _) = self.take()?;
+                let (task, _) = self.take().await?;
                 return Ok(self.stream(task));
             }
             "SubscribeToTask" => {
@@ -137,17 +145,25 @@ impl Asked {
             "CancelTask" => self.cancel().await?,
             "CreateTaskPushNotificationConfig" => {
                 let task = self.own("taskId")?;
-                self.push(&task, &self.params)?
+                self.push(&task, &self.params, false).await?
             }
             "GetTaskPushNotificationConfig" => {
-                let (task, id) = (self.own("taskId")?, wire::text(&self.params, "id")?);
-                let found = task.receivers.find(&id);
+                let task = self.own("taskId")?;
+                let found = match wire::text(&self.params, "id") {
+                    Ok(id) => task.receivers.find(&id),
+                    // 0.3 need not say which one.
+                    Err(_) if self.old => task.receivers.shown().into_iter().next(),
+                    Err(refusal) => return Err(refusal),
+                };
                 found.ok_or_else(|| Refusal::invalid("id: the task has no such configuration"))?
             }
             "ListTaskPushNotificationConfigs" => json!({"configs": self.own("taskId")?.receivers.shown()}),
             "DeleteTaskPushNotificationConfig" => {
                 let (task, id) = (self.own("taskId")?, wire::text(&self.params, "id")?);
                 task.receivers.remove(&id);
+                if let Some(push) = &self.app.options.push {
+                    push.forget(&task, &id).await?;
+                }
                 Value::Null
             }
             "GetExtendedAgentCard" => {
@@ -156,6 +172,11 @@ impl Asked {
                 ));
             }
             other => return Err(Refusal::no_method(other)),
+        };
+        let result = if self.old {
+            old::result(method, &result)
+        } else {
+            result
         };
         Ok(Json(json!({"jsonrpc": "2.0", "id": self.id, "result": result})).into_response())
     }
@@ -174,19 +195,30 @@ impl Asked {
         known.ok_or_else(|| Refusal::unknown(&id))
     }
 
-    /// From now on, `config` is told of the task.
-    fn push(&self, task: &Arc<Task>, config: &Value) -> Result<Value, Refusal> {
+    /// From now on, `config` is told of the task; of the states before, too, where it came with the message (`from_first`).
+    async fn push(&self, task: &Arc<Task>, config: &Value, from_first: bool) -> Result<Value, Refusal> {
         let push = self.app.options.push.clone().ok_or_else(Refusal::no_push)?;
-        let id = self.app.clock.uuid().to_string();
-        let receiver = push.receiver(&task.id, config, &id)?;
-        task.receivers.put(receiver.clone())?;
+        // A client that sends its message again is told by the same receiver, not by one more.
+        let id = push::id_of(config);
+        let receiver = push.receiver(&task.id, config, &id, self.old)?;
         let shown = receiver.shown();
-        self.app.host.outlive(push.follow(Arc::clone(task), receiver));
+        // A message that is sent again.
+        if from_first && task.receivers.has(&receiver) {
+            return Ok(shown);
+        }
+        task.receivers.put(receiver.clone())?;
+        let begun = push
+            .begin(&self.app.host, (task, config), receiver, from_first)
+            .await;
+        if let Err(error) = begun {
+            task.receivers.remove(&id);
+            return Err(error.into());
+        }
         Ok(shown)
     }
 
     /// The task that a message makes, and whether its end is to be waited for.
-    fn take(&self) -> Result<(Arc<Task>, bool), Refusal> {
+    async fn take(&self) -> Result<(Arc<Task>, bool), Refusal> {
         let message = wire::message(&self.params)?;
         if let Some(id) = &message.task {
             let known = self.tasks().find(&self.principal.name, id).is_some();
@@ -207,7 +239,7 @@ impl Asked {
         // Before the task is made: a receiver that is refused makes none.
         if let Some(config) = &message.push {
             let push = self.app.options.push.as_ref().ok_or_else(Refusal::no_push)?;
-            push.receiver(&wanted.id, config, &wanted.id)?;
+            push.receiver(&wanted.id, config, &wanted.id, self.old)?;
         }
         let task = self.tasks().create(
             &self.app.host,
@@ -216,13 +248,15 @@ impl Asked {
             wanted,
         )?;
         if let Some(config) = &message.push {
-            self.push(&task, config)?;
+            self.push(&task, config, true).await?;
         }
+        // Whoever is told of a task finds it again after a crash.
+        task.durable().await;
         Ok((task, message.waits))
     }
 
     async fn send(&self) -> Result<Value, Refusal> {
-        let (task, waits) = self.take()?;
+        let (task, waits) = self.take().await?;
         if waits {
             settled(&task, TURN_LIMIT, true).await;
         }
@@ -290,6 +324,7 @@ impl Asked {
             at: 0,
             stage: Stage::Task,
             told: None,
+            old: self.old,
             ending: Ending::of(&self.app),
         };
         Sse::new(pieces.stream())
@@ -324,6 +359,8 @@ struct Pieces {
     stage: Stage,
     /// The last state that was sent.
     told: Option<TaskState>,
+    /// In the shapes of A2A 0.3.
+    old: bool,
     ending: Ending,
 }
 
@@ -331,6 +368,7 @@ impl Pieces {
     fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
         stream::unfold(self, |mut pieces| async move {
             let update = pieces.next().await?;
+            let update = if pieces.old { old::event(&update) } else { update };
             let answer = json!({"jsonrpc": "2.0", "id": pieces.id, "result": update});
             Some((Ok(Event::default().data(answer.to_string())), pieces))
         })
@@ -362,13 +400,13 @@ impl Pieces {
                         Next::End(_) => {
                             let _ended = self.phases.wait_for(|phase| phase.state.is_final()).await;
                             self.stage = Stage::Done;
-                            return Some(wire::status_update(&self.task));
+                            return Some(wire::status_update(&self.task.view()));
                         }
                     },
                     Ok(()) = self.phases.changed() => {
                         let state = self.phases.borrow_and_update().state;
                         if !state.is_final() && self.told.replace(state) != Some(state) {
-                            return Some(wire::status_update(&self.task));
+                            return Some(wire::status_update(&self.task.view()));
                         }
                     }
                     () = self.ending.comes() => {

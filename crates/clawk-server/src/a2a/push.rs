@@ -1,19 +1,28 @@
 //! Push notifications: a task's states, posted to where its owner wants them. The operator's list says where that may be, and the
-//! egress guard judges each address when it is connected to.
+//! egress guard judges each address when it is connected to. What a receiver is owed is durable before it is posted, so it is
+//! posted after a restart, too: at least once, in order, and given up after a bounded number of attempts, which the record tells.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+mod book;
+mod deliver;
+#[cfg(test)]
+mod tests;
 
-use clawk_egress::{Client, Deadlines, EgressError, Request, Rules, Url};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use clawk_egress::{Client, Deadlines, EgressError, Rules, Url};
+use clawk_recall::seal::Vault;
 use clawk_secrets::Env;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::tasks::Task;
 use super::wire::{self, Refusal};
+pub use book::BookError;
+use book::{Book, Key};
 
 /// Receivers of one task.
 const MAX_RECEIVERS: usize = 8;
@@ -21,17 +30,21 @@ const MAX_RECEIVERS: usize = 8;
 const MAX_POSTS: usize = 32;
 /// Bytes of a receiver's address, of its token, of its credentials.
 const MAX_TEXT_BYTES: usize = 4_096;
-/// Waits before a notification is posted again; after the last it is given up.
-const WAITS: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(15),
-];
 /// A receiver answers within so many milliseconds.
 const ANSWER_MS: u64 = 10_000;
 /// The header with the receiver's own token.
 const TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
+
+/// Why no push notifications can be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// Root certificates are not usable.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    /// What is owed can't be kept.
+    #[error(transparent)]
+    Book(#[from] BookError),
+}
 
 /// Sends push notifications (A2A 1.0, §4.3). Cheap to clone.
 #[derive(Debug, Clone)]
@@ -42,14 +55,17 @@ struct Sender {
     rules: Rules,
     client: Client,
     posts: Semaphore,
+    book: Book,
+    /// Who posts to a receiver: one at a time, also while a run of the agent gives way to the next one.
+    lanes: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl Push {
-    /// Receivers are hosts that `rules` admit. Redirects are not followed.
+    /// Receivers are hosts that `rules` admit. Redirects are not followed. What is owed is kept in `file`, sealed with `vault`.
     ///
     /// # Errors
-    /// Root certificates are not usable.
-    pub fn new(rules: Rules, env: &Env) -> Result<Self, EgressError> {
+    /// Root certificates are not usable; the file can't be opened.
+    pub fn new(rules: Rules, env: &Env, file: &Path, vault: Vault) -> Result<Self, PushError> {
         let rules = Rules {
             max_redirects: 0,
             max_response_bytes: 1 << 20,
@@ -65,11 +81,20 @@ impl Push {
             client: Client::guarded(rules.clone(), env, deadlines)?,
             rules,
             posts: Semaphore::new(MAX_POSTS),
+            book: Book::open(file, vault)?,
+            lanes: Mutex::default(),
         })))
     }
 
     /// What a client asks for, checked. `id` names it where the client does not.
-    pub(super) fn receiver(&self, task: &str, config: &Value, id: &str) -> Result<Receiver, Refusal> {
+    /// `old`: it is told in the shapes of A2A 0.3.
+    pub(super) fn receiver(
+        &self,
+        task: &str,
+        config: &Value,
+        id: &str,
+        old: bool,
+    ) -> Result<Receiver, Refusal> {
         let given = |name: &str| {
             config
                 .get(name)
@@ -115,72 +140,24 @@ impl Push {
         Ok(Receiver {
             id: given("id").unwrap_or(id).to_owned(),
             task: task.to_owned(),
+            old,
             scheme: (!scheme.is_empty()).then(|| scheme.to_owned()),
             url,
             headers,
             over: CancellationToken::new(),
         })
     }
+}
 
-    /// Tells a receiver of every state from now on, and the whole task at its end. A slow receiver may miss states on the way,
-    /// never the last one.
-    pub(super) async fn follow(self, task: Arc<Task>, receiver: Receiver) {
-        let mut phases = task.follow();
-        loop {
-            phases.mark_unchanged();
-            let view = task.view();
-            let is_final = view.phase.state.is_final();
-            let event = if is_final {
-                json!({"task": wire::task(&view)})
-            } else {
-                wire::status_update(&task)
-            };
-            tokio::select! {
-                () = receiver.over.cancelled() => return,
-                () = self.post(&receiver, &event) => {}
-            }
-            if is_final {
-                return;
-            }
-            tokio::select! {
-                () = receiver.over.cancelled() => return,
-                changed = phases.changed() => if changed.is_err() { return },
-            }
-        }
-    }
-
-    async fn post(&self, receiver: &Receiver, event: &Value) {
-        let mut waits = WAITS.into_iter();
-        loop {
-            let Ok(place) = self.0.posts.acquire().await else {
-                return;
-            };
-            let request = Request {
-                method: Method::POST,
-                url: receiver.url.clone(),
-                headers: receiver.headers.clone(),
-                body: event.to_string().into(),
-            };
-            let sent = self.0.client.send(request).await;
-            drop(place);
-            let (task, host) = (&receiver.task, receiver.url.host_str().unwrap_or_default());
-            let again = match sent {
-                Ok(answer) if answer.status().is_success() => return,
-                Ok(answer) => {
-                    let status = answer.status();
-                    tracing::warn!(%task, host, %status, "a push notification was not taken");
-                    status.is_server_error() || matches!(status.as_u16(), 408 | 429)
-                }
-                Err(error) => {
-                    tracing::warn!(%task, host, %error, "a push notification could not be sent");
-                    !matches!(error, EgressError::Refused(_))
-                }
-            };
-            match waits.next().filter(|_| again) {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => return,
-            }
-        }
+/// The id of a receiver: the client's own, else one that is the same for the same address.
+pub(super) fn id_of(config: &Value) -> String {
+    let of = |name: &str| {
+        let text = config.get(name).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty())
+    };
+    match of("id") {
+        Some(id) => id.to_owned(),
+        None => super::tasks::id_of(of("url").unwrap_or_default()),
     }
 }
 
@@ -195,8 +172,10 @@ fn sensitive(text: &str, name: &str) -> Result<HeaderValue, Refusal> {
 /// Where a task's states go.
 #[derive(Debug, Clone)]
 pub(super) struct Receiver {
-    id: String,
+    pub(super) id: String,
     task: String,
+    /// It is told in the shapes of A2A 0.3.
+    pub(super) old: bool,
     url: Url,
     scheme: Option<String>,
     headers: HeaderMap,
@@ -238,6 +217,15 @@ impl Receivers {
         }
         all.push(receiver);
         Ok(())
+    }
+
+    /// Whether it is told already, in the same way.
+    pub(super) fn has(&self, receiver: &Receiver) -> bool {
+        let same = |known: &Receiver| {
+            (&known.id, &known.url, &known.headers, known.old)
+                == (&receiver.id, &receiver.url, &receiver.headers, receiver.old)
+        };
+        self.lock().iter().any(same)
     }
 
     /// All, as their owner reads them.

@@ -3,14 +3,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::push::Receivers;
 use clawk_kernel::time::Timestamp;
 use clawk_kernel::{Attached, Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
-use clawk_proto::{MessageId, RequestId, SessionId};
+use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::access::Rights;
 use crate::host::Host;
@@ -18,6 +20,10 @@ use crate::telling::Telling;
 
 /// Tasks that are kept in memory; the oldest that has ended goes first.
 const MAX_TASKS: usize = 1_024;
+/// States of one task that are kept for its receivers; a turn with more of them tells the latest.
+const MAX_PHASES: usize = 256;
+/// How long a message may take to become durable before its client is answered.
+const TAKING: Duration = Duration::from_secs(10);
 /// Characters of a task's id.
 const MAX_ID: usize = 256;
 
@@ -67,6 +73,20 @@ impl State {
         }
     }
 
+    /// The state of this word of `claw.task.*`.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        let all = [
+            Self::Submitted,
+            Self::Working,
+            Self::AuthRequired,
+            Self::Completed,
+            Self::Failed,
+            Self::Canceled,
+            Self::Rejected,
+        ];
+        all.into_iter().find(|state| state.name() == name)
+    }
+
     /// Nothing follows.
     pub(crate) const fn is_final(self) -> bool {
         match self {
@@ -83,6 +103,37 @@ pub(crate) struct Phase {
     pub(crate) at: Timestamp,
     /// For people.
     pub(crate) reason: Option<String>,
+    /// The run ended, not the task: it goes on in the next run.
+    pub(crate) interrupted: bool,
+}
+
+impl Phase {
+    const fn new(state: State, at: Timestamp) -> Self {
+        Self {
+            state,
+            at,
+            reason: None,
+            interrupted: false,
+        }
+    }
+}
+
+/// The states of a task in order.
+#[derive(Debug, Default)]
+struct History {
+    /// How many were dropped at the front.
+    dropped: u64,
+    phases: VecDeque<Phase>,
+}
+
+impl History {
+    fn push(&mut self, phase: Phase) {
+        if self.phases.len() == MAX_PHASES {
+            self.phases.pop_front();
+            self.dropped += 1;
+        }
+        self.phases.push_back(phase);
+    }
 }
 
 /// A task of this process.
@@ -91,13 +142,16 @@ pub(crate) struct Task {
     pub(crate) id: String,
     /// Its conversation.
     pub(crate) context: String,
-    owner: Arc<str>,
-    text: String,
-    images: Vec<Attached>,
+    pub(super) owner: Arc<str>,
+    /// Of what it asks for: the same id with another one is another task's.
+    pub(super) content: Digest,
     session: SessionId,
     pub(super) receivers: Receivers,
     pub(crate) telling: Telling,
     phase: watch::Sender<Phase>,
+    history: Mutex<History>,
+    /// Is cancelled when the message is durable, or refused.
+    taken: CancellationToken,
     /// Somebody wants its end.
     cancelled: std::sync::atomic::AtomicBool,
 }
@@ -125,6 +179,22 @@ pub(crate) struct Wanted {
     pub(crate) images: Vec<Attached>,
 }
 
+impl Wanted {
+    /// Of its conversation, its words and its pictures.
+    fn content(&self, context: &str) -> Digest {
+        let mut hash = Sha256::new();
+        let images = self.images.iter().map(|image| &image.data[..]);
+        for part in [context.as_bytes(), self.text.as_bytes()]
+            .into_iter()
+            .chain(images)
+        {
+            hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(part);
+        }
+        Digest(hash.finalize().into())
+    }
+}
+
 /// Why there is no task.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
@@ -143,6 +213,15 @@ pub(crate) enum Fault {
     /// The kernel's word.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+}
+
+/// By what a task is known, and what it asks for.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) id: String,
+    pub(super) owner: Arc<str>,
+    pub(super) context: String,
+    pub(super) content: Digest,
 }
 
 /// The tasks of a host.
@@ -210,7 +289,8 @@ impl Tasks {
                 "a task's id has 1 to {MAX_ID} characters, none of them a control character"
             )));
         }
-        let context = wanted.context.unwrap_or_else(|| wanted.id.clone());
+        let context = wanted.context.clone().unwrap_or_else(|| wanted.id.clone());
+        let content = wanted.content(&context);
         let talk = Talk {
             images: wanted.images.clone(),
             ..Talk::new(
@@ -221,45 +301,20 @@ impl Tasks {
             )
         };
         let (session, _) = talk.address()?;
-        let now = host.options().clock.now();
-        let task = {
-            let mut tasks = self.lock();
-            if let Some(known) = tasks
-                .iter()
-                .find(|task| *task.owner == *rights.name() && task.id == wanted.id)
-            {
-                let same =
-                    known.text == wanted.text && known.context == context && known.images == wanted.images;
-                return if same {
-                    Ok(Arc::clone(known))
-                } else {
-                    Err(Fault::Reused(wanted.id))
-                };
-            }
-            if tasks.len() >= MAX_TASKS {
-                let ended = tasks.iter().position(|task| task.phase.borrow().state.is_final());
-                let ended = ended.ok_or(Fault::Full)?;
-                tasks.remove(ended);
-            }
-            let phase = Phase {
-                state: State::Submitted,
-                at: now,
-                reason: None,
-            };
-            let task = Arc::new(Task {
-                id: wanted.id,
-                context,
-                owner: rights.shared_name(),
-                text: wanted.text,
-                images: wanted.images,
-                session,
-                receivers: Receivers::default(),
-                telling: Telling::default(),
-                phase: watch::Sender::new(phase),
-                cancelled: false.into(),
-            });
-            tasks.push_back(Arc::clone(&task));
-            task
+        let phase = Phase::new(State::Submitted, host.options().clock.now());
+        let named = Named {
+            id: wanted.id,
+            owner: rights.shared_name(),
+            context,
+            content,
+        };
+        let (task, is_new) = self.enter(named, session, phase)?;
+        if !is_new {
+            return Ok(task);
+        }
+        let talk = Talk {
+            taken: Some(task.taken.clone()),
+            ..talk
         };
         let door = Door::Rpc {
             client: client(rights.name()),
@@ -272,6 +327,92 @@ impl Tasks {
             running.end(outcome, clock.now());
         });
         Ok(task)
+    }
+
+    /// Takes up a task of an earlier run, whose receivers were told `last`. Follows it to its end.
+    ///
+    /// # Errors
+    /// Too many are under way.
+    pub(super) fn resume(
+        &self,
+        host: &Host,
+        kernel: &Kernel,
+        named: Named,
+        last: State,
+    ) -> Result<Arc<Task>, Fault> {
+        let (owner, id) = (Arc::clone(&named.owner), named.id.clone());
+        let talk = Talk::new(
+            &owner,
+            Some(named.context.clone()),
+            String::new(),
+            request_id(&id),
+        );
+        let (session, message) = talk.address()?;
+        let phase = Phase::new(last, host.options().clock.now());
+        let (task, is_new) = self.enter(named, session, phase)?;
+        if !is_new {
+            return Ok(task);
+        }
+        let (running, clock, kernel) = (
+            Arc::clone(&task),
+            Arc::clone(&host.options().clock),
+            kernel.clone(),
+        );
+        host.outlive(async move {
+            running.taken.cancel();
+            let tell = |_: MessageId, notice: &Notice| running.hear(&kernel, notice, clock.now());
+            let begun = last != State::Submitted;
+            let outcome = kernel.rejoin((message, begun), &client(&owner), &tell).await;
+            match outcome.transpose() {
+                Some(outcome) => {
+                    // It was answered, so it was worked on.
+                    if outcome.is_ok() && running.phase.borrow().state == State::Submitted {
+                        running.moves_to(State::Working, None, clock.now());
+                    }
+                    running.end(outcome, clock.now());
+                }
+                None => running.lost(clock.now()),
+            }
+        });
+        Ok(task)
+    }
+
+    /// The task of this name, or a new one in this state; whether it is new. One whose run ended makes room for it.
+    fn enter(&self, named: Named, session: SessionId, phase: Phase) -> Result<(Arc<Task>, bool), Fault> {
+        let mut tasks = self.lock();
+        let known = tasks
+            .iter()
+            .position(|task| task.owner == named.owner && task.id == named.id);
+        if let Some((at, task)) = known.and_then(|at| Some((at, Arc::clone(tasks.get(at)?)))) {
+            if task.content != named.content {
+                return Err(Fault::Reused(named.id));
+            }
+            if !task.phase.borrow().interrupted {
+                return Ok((task, false));
+            }
+            tasks.remove(at);
+        }
+        if tasks.len() >= MAX_TASKS {
+            let ended = tasks.iter().position(|task| task.phase.borrow().state.is_final());
+            tasks.remove(ended.ok_or(Fault::Full)?);
+        }
+        let mut history = History::default();
+        history.push(phase.clone());
+        let task = Arc::new(Task {
+            id: named.id,
+            context: named.context,
+            owner: named.owner,
+            content: named.content,
+            session,
+            receivers: Receivers::default(),
+            telling: Telling::default(),
+            phase: watch::Sender::new(phase),
+            history: Mutex::new(history),
+            taken: CancellationToken::new(),
+            cancelled: false.into(),
+        });
+        tasks.push_back(Arc::clone(&task));
+        Ok((task, true))
     }
 
     /// A task of the caller's, from memory or from the record.
@@ -300,7 +441,10 @@ impl Tasks {
         Ok(View {
             id: id.to_owned(),
             context: None,
-            phase: Phase { state, at, reason },
+            phase: Phase {
+                reason,
+                ..Phase::new(state, at)
+            },
             text,
             record,
         })
@@ -317,16 +461,28 @@ fn ended(told: Told) -> (State, Option<String>, String) {
 }
 
 impl Task {
+    /// Waits until the task outlives this process, or is refused; for so long at most.
+    pub(crate) async fn durable(&self) {
+        // silent-ok: then the journal is slow, and the client is told the state that there is
+        let _late = tokio::time::timeout(TAKING, self.taken.cancelled()).await;
+    }
+
     /// Its state, and every change of it.
     pub(crate) fn follow(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }
 
     pub(crate) fn view(&self) -> View {
+        let phase = self.phase.borrow().clone();
+        self.view_in(phase)
+    }
+
+    /// As it stood, or stands, in this state.
+    pub(super) fn view_in(&self, phase: Phase) -> View {
         View {
             id: self.id.clone(),
             context: Some(self.context.clone()),
-            phase: self.phase.borrow().clone(),
+            phase,
             text: self.telling.text(),
             record: self.telling.record(),
         }
@@ -347,14 +503,40 @@ impl Task {
         true
     }
 
+    /// The states from this place on, and the place behind them.
+    pub(super) fn since(&self, at: u64) -> (Vec<Phase>, u64) {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let skip = usize::try_from(at.saturating_sub(history.dropped)).unwrap_or(usize::MAX);
+        let fresh = history.phases.iter().skip(skip).cloned().collect();
+        let length = u64::try_from(history.phases.len()).unwrap_or(u64::MAX);
+        (fresh, history.dropped.saturating_add(length))
+    }
+
     fn moves_to(&self, state: State, reason: Option<String>, at: Timestamp) {
+        self.enters(Phase {
+            reason,
+            ..Phase::new(state, at)
+        });
+    }
+
+    fn enters(&self, next: Phase) {
         self.phase.send_if_modified(|phase| {
-            let moves = phase.state != state && !phase.state.is_final();
+            let moves = phase.state != next.state && !phase.state.is_final();
             if moves {
-                *phase = Phase { state, at, reason };
+                let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+                history.push(next.clone());
+                *phase = next;
             }
             moves
         });
+    }
+
+    /// The record does not know it: the host ended before the message was durable.
+    fn lost(&self, now: Timestamp) {
+        let reason = "the host ended before it had taken the message; send it again";
+        self.taken.cancel();
+        self.telling.end(Err(KernelError::Refused(reason.to_owned())));
+        self.moves_to(State::Failed, Some(reason.to_owned()), now);
     }
 
     fn hear(&self, kernel: &Kernel, notice: &Notice, now: Timestamp) {
@@ -385,7 +567,13 @@ impl Task {
             Err(error @ KernelError::NotReady(_)) => (State::Failed, Some(error.to_string())),
             Err(error) => (State::Rejected, Some(error.to_string())),
         };
+        let interrupted = matches!(&outcome, Err(KernelError::NotReady(_)));
+        self.taken.cancel();
         self.telling.end(outcome);
-        self.moves_to(state, reason, now);
+        self.enters(Phase {
+            reason,
+            interrupted,
+            ..Phase::new(state, now)
+        });
     }
 }

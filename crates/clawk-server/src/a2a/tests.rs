@@ -16,8 +16,10 @@ fn a_request_is_one_object_with_an_id() {
     ] {
         assert!(parse(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
     }
-    assert!(speaks(None).is_ok() && speaks(Some(&HeaderValue::from_static("1.0"))).is_ok());
-    assert!(speaks(Some(&HeaderValue::from_static("0.3"))).is_err());
+    let says = |version: &'static str, old| speaks(Some(&HeaderValue::from_static(version)), old).is_ok();
+    assert!(speaks(None, false).is_ok() && speaks(None, true).is_ok());
+    assert!(says("1.0", false) && says("0.3", true) && says("0.3.0", true));
+    assert!(!says("0.3", false) && !says("1.0", true) && !says("0.2", true) && !says("2.0", false));
 }
 
 /// The first bytes of a PNG, in base64.

@@ -5,6 +5,7 @@ use clawk_proto::message::Part;
 use http::HeaderValue;
 use serde_json::{Value, json};
 
+use super::push::BookError;
 use super::tasks::{Fault, Task, View};
 use crate::telling::RECORD;
 
@@ -63,6 +64,24 @@ impl Refusal {
     }
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<BookError> for Refusal {
+    fn from(error: BookError) -> Self {
+        match error {
+            BookError::Full => Self::invalid(error.to_string()),
+            BookError::Sql(_) | BookError::Seal(_) | BookError::Json(_) | BookError::Thread(_) => {
+                tracing::warn!(%error, "a push receiver is not kept");
+                Self::new(-32603, "the receiver can't be kept")
+            }
+        }
+    }
+}
+
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
         let text = fault.to_string();
@@ -95,17 +114,23 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), Refusal> {
     }
 }
 
-/// The caller's version: the major one must be ours; without the header, it is taken to be.
-pub(super) fn speaks(version: Option<&HeaderValue>) -> Result<(), Refusal> {
+/// The caller's version, where it says one: 1.x for methods of 1.0, 0.3 for those of 0.3 (`old`).
+pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), Refusal> {
     let Some(version) = version else { return Ok(()) };
     let version = version.to_str().unwrap_or_default(); // silent-ok: an unreadable version is none of ours
-    if version.split('.').next() == Some("1") {
+    let mut numbers = version.split('.');
+    let is_known = match (numbers.next(), numbers.next()) {
+        (Some("1"), _) => !old,
+        (Some("0"), Some("3")) => old,
+        _ => false,
+    };
+    if is_known {
         return Ok(());
     }
     let shown: String = version.chars().take(32).collect();
     Err(Refusal::new(
         -32009,
-        format!("version `{shown}` is not spoken here; 1.0 is"),
+        format!("version `{shown}` has no such method here; 1.0 is spoken, and 0.3 with its own methods"),
     ))
 }
 
@@ -267,9 +292,8 @@ pub(super) fn artifact_update(task: &Task, piece: &str, append: bool) -> Value {
 }
 
 /// A change of state.
-pub(super) fn status_update(task: &Task) -> Value {
-    let view = task.view();
-    let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status(&view)});
+pub(super) fn status_update(view: &View) -> Value {
+    let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status(view)});
     if let (Some(record), Some(update)) = (&view.record, update.as_object_mut()) {
         update.insert("metadata".into(), json!({RECORD: record}));
     }

@@ -158,6 +158,13 @@ impl Http {
         let service = TowerToHyperService::new(router(self.app.clone()));
         let tracker = TaskTracker::new();
         let cut = CancellationToken::new();
+        if let Some(push) = options
+            .push
+            .clone()
+            .filter(|_| options.doors.contains(&super::Door::A2a))
+        {
+            tracker.spawn(push.carry_on(self.app.host.clone(), cancel.clone()));
+        }
         loop {
             let accepted = tokio::select! {
                 () = cancel.cancelled() => break,

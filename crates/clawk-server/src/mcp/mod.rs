@@ -3,11 +3,13 @@
 
 mod ask;
 mod call;
+mod complete;
 mod owners;
 mod prompts;
 mod questions;
 mod resources;
 mod serve;
+mod subscribe;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -16,6 +16,12 @@ fn may(asking: &Asking) -> Result<(), ErrorData> {
     asking.needs(Scope::Message)
 }
 
+/// The skill that a prompt is.
+pub(super) fn skill<'a>(asking: &'a Asking, prompt: &str) -> Option<&'a Skill> {
+    let name = prompt.strip_prefix(PREFIX)?;
+    asking.kernel.manifest().skill(name)
+}
+
 /// All of them; none for who may not talk to the agent.
 pub(super) fn list(asking: &Asking) -> Result<ListPromptsResult, ErrorData> {
     if may(asking).is_err() {
@@ -55,9 +61,7 @@ fn arguments(skill: &Skill) -> Vec<Value> {
 /// The skill's instruction with its input, as a message for the client's model.
 pub(super) fn get(asking: &Asking, request: GetPromptRequestParams) -> Result<GetPromptResponse, ErrorData> {
     may(asking)?;
-    let name = request.name.strip_prefix(PREFIX);
-    let skill = name.and_then(|name| asking.kernel.manifest().skill(name));
-    let skill = skill.ok_or_else(|| {
+    let skill = skill(asking, &request.name).ok_or_else(|| {
         let shown: String = request.name.chars().take(100).collect();
         ErrorData::invalid_params(format!("there is no prompt `{shown}`"), None)
     })?;

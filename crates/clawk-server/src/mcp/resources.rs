@@ -26,11 +26,7 @@ const MAX_LISTED: usize = 100;
 pub(super) async fn list(served: &Served, asking: &Asking) -> Result<ListResourcesResult, ErrorData> {
     let mut found = Vec::new();
     if asking.rights.may(Scope::Read) {
-        let mut chains = served.chains().await;
-        if asking.rights.is_admin() {
-            let open = asking.kernel.sessions().into_iter().map(|(id, _)| id);
-            chains.extend(open.filter(|id| !chains.contains(id)).collect::<Vec<_>>());
-        }
+        let chains = readable(served, asking).await;
         let latest = chains.iter().rev().take(MAX_LISTED);
         found.extend(latest.map(|id| {
             json!({"uri": format!("{TRACES}{id}"), "name": format!("trace {id}"), "mimeType": NDJSON,
@@ -66,26 +62,68 @@ pub(super) fn templates(asking: &Asking) -> Result<ListResourceTemplatesResult, 
     shaped(json!({"resourceTemplates": found}))
 }
 
+/// What an argument of a template may be, for this client.
+pub(super) async fn values(served: &Served, asking: &Asking, template: &str, argument: &str) -> Vec<String> {
+    match argument {
+        "session" if template.starts_with(TRACES) && asking.rights.may(Scope::Read) => {
+            readable(served, asking)
+                .await
+                .iter()
+                .map(ToString::to_string)
+                .collect()
+        }
+        "store" if template.starts_with(MEMORY) && asking.rights.may(Scope::Memory) => {
+            let memory = asking.kernel.manifest().memory.iter();
+            let stores = memory.flat_map(|memory| &memory.stores);
+            stores.map(|store| store.name.clone()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The chains that this client may read: its own, an admin all that are open.
+async fn readable(served: &Served, asking: &Asking) -> Vec<SessionId> {
+    let mut chains = served.chains().await;
+    if asking.rights.is_admin() {
+        let open = asking.kernel.sessions().into_iter().map(|(id, _)| id);
+        chains.extend(open.filter(|id| !chains.contains(id)).collect::<Vec<_>>());
+    }
+    chains
+}
+
+fn unknown(uri: &str) -> ErrorData {
+    let shown: String = uri.chars().take(200).collect();
+    ErrorData::resource_not_found(
+        format!("there is no resource `{shown}` for this client"),
+        Some(json!({"uri": shown})),
+    )
+}
+
+/// The session whose trace this is, where this client may read it.
+///
+/// # Errors
+/// It is no trace, or another's.
+pub(super) async fn trace_of(served: &Served, asking: &Asking, uri: &str) -> Result<SessionId, ErrorData> {
+    let (path, _) = uri.split_once('?').unwrap_or((uri, ""));
+    let session = path.strip_prefix(TRACES).ok_or_else(|| unknown(uri))?;
+    asking.needs(Scope::Read)?;
+    let session: SessionId = session.parse().map_err(|_| unknown(uri))?;
+    if !asking.rights.is_admin() && !served.chains().await.contains(&session) {
+        return Err(unknown(uri));
+    }
+    Ok(session)
+}
+
 /// Reads one.
 pub(super) async fn read(
     served: &Served,
     asking: &Asking,
     uri: &str,
 ) -> Result<ReadResourceResponse, ErrorData> {
-    let unknown = || {
-        let shown: String = uri.chars().take(200).collect();
-        ErrorData::resource_not_found(
-            format!("there is no resource `{shown}` for this client"),
-            Some(json!({"uri": shown})),
-        )
-    };
+    let unknown = || unknown(uri);
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-    let (kind, text) = if let Some(session) = path.strip_prefix(TRACES) {
-        asking.needs(Scope::Read)?;
-        let session: SessionId = session.parse().map_err(|_| unknown())?;
-        if !asking.rights.is_admin() && !served.chains().await.contains(&session) {
-            return Err(unknown());
-        }
+    let (kind, text) = if path.starts_with(TRACES) {
+        let session = trace_of(served, asking, uri).await?;
         let since = value(query, "since").and_then(|text| text.parse().ok()); // silent-ok: what is no number is from the start
         (
             NDJSON,

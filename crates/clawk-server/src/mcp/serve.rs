@@ -6,10 +6,10 @@ use std::sync::Arc;
 use clawk_kernel::{Door, Kernel, Session};
 use clawk_proto::SessionId;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse, Implementation,
-    InitializeResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, GetPromptRequestParams,
+    GetPromptResponse, Implementation, InitializeResult, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, SubscribeRequestParams, UnsubscribeRequestParams,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{ask, call, prompts, resources};
+use super::subscribe::Subscriptions;
+use super::{ask, call, complete, prompts, resources};
 use crate::access::{Rights, Scope};
 use crate::host::Host;
 use crate::http::Traces;
@@ -35,6 +36,7 @@ struct Inner {
     fixed: Option<Rights>,
     /// What was opened for this client.
     opened: Mutex<Opened>,
+    subscriptions: Subscriptions,
 }
 
 /// What this client has opened so far.
@@ -93,6 +95,7 @@ impl Served {
             traces,
             fixed,
             opened: Mutex::default(),
+            subscriptions: Subscriptions::default(),
         }))
     }
 
@@ -102,6 +105,10 @@ impl Served {
 
     pub(super) fn traces(&self) -> &dyn Traces {
         &*self.0.traces
+    }
+
+    pub(super) fn shared_traces(&self) -> Arc<dyn Traces> {
+        Arc::clone(&self.0.traces)
     }
 
     /// Who asks, and whom.
@@ -173,6 +180,8 @@ impl ServerHandler for Served {
             .enable_tools()
             .enable_prompts()
             .enable_resources()
+            .enable_resources_subscribe()
+            .enable_completions()
             .build();
         let mut info = InitializeResult::new(capabilities);
         if let Some(kernel) = self.0.host.current().get() {
@@ -253,5 +262,34 @@ impl ServerHandler for Served {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         resources::read(self, &self.asking(&context)?, &request.uri).await
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let asking = self.asking(&context)?;
+        let subscriptions = &self.0.subscriptions;
+        subscriptions
+            .add(self, &asking, &request.uri, context.peer.clone())
+            .await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.subscriptions.remove(&request.uri);
+        Ok(())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        complete::complete(self, &self.asking(&context)?, request).await
     }
 }

@@ -1,28 +1,29 @@
 //! Asking the issuer about a token (RFC 7662). What it says is remembered for a minute, by the token's digest.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clawk_egress::{Client, EgressError, Request};
-use clawk_kernel::time::Timestamp;
 use clawk_secrets::Env;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
 
 use super::{Fault, Introspection, client, jwt};
 
-/// How long an answer holds, milliseconds: a token that is revoked is used no longer than this.
-const KEPT_MS: i64 = 60_000;
+/// How long an answer holds, by a clock that does not jump: a token that is revoked is used no longer than this.
+const KEPT: Duration = Duration::from_secs(60);
 /// Answers that are remembered.
 const MAX_KEPT: usize = 1_024;
 /// Questions at the same time.
 const MAX_ASKED: usize = 16;
 
-type Answers = HashMap<[u8; 32], (Timestamp, Option<Value>)>;
+type Answers = HashMap<[u8; 32], (Instant, Option<Value>)>;
 
 /// Asks about tokens.
 pub(super) struct Asking {
@@ -43,13 +44,14 @@ impl Asking {
     }
 
     /// The claims of an active token.
-    pub(super) async fn claims(&self, token: &str, now: Timestamp) -> Result<Value, Fault> {
+    pub(super) async fn claims(&self, token: &str) -> Result<Value, Fault> {
         let visible = |byte: u8| byte.is_ascii_graphic();
         if token.is_empty() || token.len() > jwt::MAX_BYTES || !token.bytes().all(visible) {
             return Err(Fault::Token("it is not a token"));
         }
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let holds = |(at, _): &(Timestamp, Option<Value>)| now.as_millis() - at.as_millis() < KEPT_MS;
+        let now = Instant::now();
+        let holds = |(at, _): &(Instant, Option<Value>)| now.duration_since(*at) < KEPT;
         let known = self
             .kept
             .lock()

@@ -1,21 +1,24 @@
 //! The issuer's keys: fetched at first need, kept for an hour, fetched again when a token names one that is not known.
 
+use std::time::Duration;
+
 use clawk_egress::{Client, EgressError, Request, Url};
-use clawk_kernel::time::Timestamp;
 use clawk_secrets::Env;
 use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::jwt::{Key, Parsed};
 use super::{Fault, OAuthOptions, client};
 
-/// How long keys are used without looking again, milliseconds.
-const FRESH_MS: i64 = 3_600_000;
-/// How long keys are used when the issuer can't be reached, milliseconds.
-const STALE_MS: i64 = 2 * FRESH_MS;
-/// Between two looks, whatever tokens say, milliseconds: a forged token makes no flood of requests.
-const PAUSE_MS: i64 = 30_000;
+/// How long keys are used without looking again. Measured by a clock that does not jump: after a jump of the wall clock, keys that
+/// the issuer has changed would be refused, or kept, for as long as it jumped.
+const FRESH: Duration = Duration::from_secs(3_600);
+/// How long keys are used when the issuer can't be reached.
+const STALE: Duration = Duration::from_secs(2 * 3_600);
+/// Between two looks, whatever tokens say: a forged token makes no flood of requests.
+const PAUSE: Duration = Duration::from_secs(30);
 /// Keys of a set.
 const MAX_KEYS: usize = 64;
 
@@ -32,8 +35,8 @@ pub(super) struct Keys {
 struct Kept {
     keys: Vec<Key>,
     /// When they came, and when they were asked for.
-    came: Option<Timestamp>,
-    tried: Option<Timestamp>,
+    came: Option<Instant>,
+    tried: Option<Instant>,
 }
 
 impl Keys {
@@ -49,14 +52,14 @@ impl Keys {
     }
 
     /// Keys that may have signed the token.
-    pub(super) async fn fitting(&self, parsed: &Parsed, now: Timestamp) -> Result<Vec<Key>, Fault> {
+    pub(super) async fn fitting(&self, parsed: &Parsed) -> Result<Vec<Key>, Fault> {
         // One look at a time: others wait for it and find what it found.
         let mut kept = self.kept.lock().await;
-        let age =
-            |since: Option<Timestamp>| since.map_or(i64::MAX, |since| now.as_millis() - since.as_millis());
+        let now = Instant::now();
+        let age = |since: Option<Instant>| since.map_or(Duration::MAX, |since| now.duration_since(since));
         let known = kept.keys.iter().any(|key| parsed.may_be_of(key));
-        let wanted = !known || age(kept.came) > FRESH_MS;
-        if wanted && age(kept.tried) > PAUSE_MS {
+        let wanted = !known || age(kept.came) > FRESH;
+        if wanted && age(kept.tried) > PAUSE {
             kept.tried = Some(now);
             match self.fetch().await {
                 Ok(keys) => (kept.keys, kept.came) = (keys, Some(now)),
@@ -69,7 +72,7 @@ impl Keys {
                 }
             }
         }
-        if age(kept.came) > STALE_MS {
+        if age(kept.came) > STALE {
             return Err(Fault::Issuer(
                 "its keys are too old, and it does not answer".to_owned(),
             ));

@@ -123,10 +123,10 @@ impl OAuth {
             asking,
         } = &*self.0;
         let claims = match asking {
-            Some(asking) => asking.claims(token, now).await?,
+            Some(asking) => asking.claims(token).await?,
             None => {
                 let parsed = jwt::Parsed::read(token, &options.algorithms)?;
-                let keys = keys.fitting(&parsed, now).await?;
+                let keys = keys.fitting(&parsed).await?;
                 parsed.verified(&keys)?
             }
         };

@@ -80,13 +80,10 @@ pub(super) fn ask(app: &App, place: Place, asked: Asked) -> Result<Turn, ApiErro
         Some(_) | None => rights.name().to_owned(),
     };
     let talk = Talk {
-        owner: rights.name().to_owned(),
-        conversation: Some(conversation),
-        text: asked.text,
         images: asked.images,
-        request_id,
         earlier: asked.earlier,
         tools: asked.tools,
+        ..Talk::new(rights.name(), Some(conversation), asked.text, request_id)
     };
     let door = Door::Rpc {
         client: format!("openai:{}", rights.name()),

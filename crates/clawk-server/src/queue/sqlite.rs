@@ -123,6 +123,12 @@ fn wait_ms(lane: &Lane) -> i64 {
     i64::try_from(lane.ack_wait.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// No lease that was taken by the present wall clock ends later. One that does is of a clock that has gone back since: its message
+/// would lie for as long as the clock went back.
+fn latest(lane: &Lane, now: i64) -> i64 {
+    now.saturating_add(wait_ms(lane).saturating_mul(2))
+}
+
 fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
     let tries: i64 = row.get(4)?;
     Ok(Found {
@@ -136,8 +142,11 @@ fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
 
 /// The next message that no reader holds.
 fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
-    let next = "SELECT id, client, message, added_ms, tries FROM messages WHERE queue = ?1 AND visible_ms <= ?2 ORDER BY id LIMIT 1";
-    let next = on.query_row(next, params![lane.take, now], found).optional()?;
+    let next = "SELECT id, client, message, added_ms, tries FROM messages WHERE queue = ?1 AND (visible_ms <= ?2 OR visible_ms > ?3)
+        ORDER BY id LIMIT 1";
+    let next = on
+        .query_row(next, params![lane.take, now, latest(lane, now)], found)
+        .optional()?;
     if let Some(next) = &next {
         on.execute(
             "UPDATE messages SET visible_ms = ?1, tries = tries + 1 WHERE id = ?2",
@@ -151,9 +160,13 @@ fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Res
 fn read(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
     let again =
         "SELECT m.id, m.client, m.message, m.added_ms, h.tries FROM held h JOIN messages m ON m.id = h.id
-        WHERE h.queue = ?1 AND h.reader = ?2 AND h.visible_ms <= ?3 ORDER BY m.id LIMIT 1";
+        WHERE h.queue = ?1 AND h.reader = ?2 AND (h.visible_ms <= ?3 OR h.visible_ms > ?4) ORDER BY m.id LIMIT 1";
     let again = on
-        .query_row(again, params![lane.take, lane.group, now], found)
+        .query_row(
+            again,
+            params![lane.take, lane.group, now, latest(lane, now)],
+            found,
+        )
         .optional()?;
     let next = match again {
         Some(again) => Some(again),
@@ -294,5 +307,57 @@ impl Broker for File {
         })
         .await
         .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use clawk_kernel::testing::TestClock;
+    use clawk_kernel::time::Clock;
+
+    use super::{Broker as _, File, Lane};
+
+    fn open(clock: &Arc<TestClock>, path: &Path, shared: bool) -> File {
+        let lane = Lane {
+            take: "in".to_owned(),
+            shared,
+            group: "readers".to_owned(),
+            reader: "one".to_owned(),
+            ack_wait: Duration::from_secs(30),
+            at_once: 1,
+            puts: vec![("in".to_owned(), !shared)],
+            dead: "dead".to_owned(),
+            owners: None,
+        };
+        let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
+        File::open(&clock, path, lane).unwrap()
+    }
+
+    /// A reader took a message and died; the wall clock goes back an hour. The message comes again when its lease is over, not
+    /// an hour later; one whose lease holds does not.
+    #[tokio::test]
+    async fn a_wall_clock_that_goes_back_holds_no_message_back() {
+        for shared in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let clock = Arc::new(TestClock::default());
+            let file = open(&clock, &folder.path().join("q.db"), shared);
+            file.publish("in", "", b"one", "id-1").await.unwrap();
+            assert!(file.take().await.unwrap().is_some());
+            assert!(file.take().await.unwrap().is_none(), "it is held");
+            clock.set_off_ms(-3_600_000);
+            let again = file.take().await.unwrap().expect("its lease is of another time");
+            assert_eq!(again.tries, 2);
+            assert!(file.take().await.unwrap().is_none(), "it is held again");
+            file.done(&again.receipt).await.unwrap();
+            // A day forward and back: what was done does not come again, and what is put twice is there once.
+            clock.set_off_ms(86_400_000);
+            file.publish("in", "", b"one", "id-1").await.unwrap();
+            clock.set_off_ms(0);
+            assert!(file.take().await.unwrap().is_none(), "shared: {shared}");
+        }
     }
 }

@@ -147,6 +147,7 @@ async fn act(
             let task = tasks
                 .create(host, kernel.clone(), rights, wanted)
                 .map_err(|fault| refusal(&fault))?;
+            task.durable().await;
             Ok(shown(&task.view()))
         }
         "list" => {

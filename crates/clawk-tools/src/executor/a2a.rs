@@ -1,4 +1,4 @@
-//! `[tools.NAME.a2a]`: another agent as a tool (A2A 1.0, JSON-RPC). A call is a message; its task is followed to its end, and
+//! `[tools.NAME.a2a]`: another agent as a tool (A2A 1.0, or 0.3 where its card offers no more; JSON-RPC). A call is a message; its task is followed to its end, and
 //! cancelled when nobody waits for it any more. What comes back is the other agent's word: data.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use clawk_egress::{Client, EgressError, Request, Url};
 use clawk_kernel::ports::{Connections, Description, RunError, RunOutcome};
 use clawk_plan::Obtained;
+use clawk_proto::a2a;
 use clawk_proto::content::ContentBlock;
 use clawk_secrets::{Env, Secret};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
@@ -47,6 +48,8 @@ pub(crate) struct Remote {
 #[derive(Debug)]
 pub(crate) struct Card {
     endpoint: Url,
+    /// It speaks A2A 0.3.
+    old: bool,
     name: String,
     description: String,
 }
@@ -257,9 +260,23 @@ impl Remote {
 
     async fn ask(&self, method: &str, params: Value, told: &Told<'_>) -> Result<Said, RunError> {
         let card = self.card.get_or_try_init(|| self.look(told)).await?;
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let spoken = if card.old {
+            old_request(method, &params)
+        } else {
+            Some((method, params))
+        };
+        let Some((named, params)) = spoken else {
+            return Ok(Said::Refused(format!("A2A 0.3 has no `{method}`")));
+        };
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": named, "params": params});
+        let version = if card.old { "0.3" } else { "1.0" };
         let answer = self
-            .send(Method::POST, card.endpoint.clone(), body.to_string(), told)
+            .send(
+                Method::POST,
+                (card.endpoint.clone(), version),
+                body.to_string(),
+                told,
+            )
             .await
             .map_err(ended)?;
         let answer =
@@ -271,7 +288,14 @@ impl Remote {
                 .unwrap_or("without a reason");
             return Ok(Said::Refused(words.chars().take(500).collect()));
         }
-        let result = answer.get("result").cloned();
+        let result = answer.get("result");
+        let result = result.map(|result| {
+            if card.old {
+                new_result(method, result)
+            } else {
+                result.clone()
+            }
+        });
         result
             .map(Said::Result)
             .ok_or_else(|| unknown("it answers with neither a result nor an error"))
@@ -282,7 +306,9 @@ impl Remote {
         let mut place = self.base.clone();
         place.set_path(&format!("{}{CARD}", self.base.path().trim_end_matches('/')));
         let unusable = |why: &str| RunError::Unavailable(format!("the other agent's card at {place}: {why}"));
-        let found = self.send(Method::GET, place.clone(), String::new(), told).await;
+        let found = self
+            .send(Method::GET, (place.clone(), "1.0"), String::new(), told)
+            .await;
         let card = found.map_err(|error| unusable(&error.to_string()))?;
         let card = card.ok_or_else(|| unusable("there is none"))?;
         let text = |name: &str| {
@@ -291,18 +317,10 @@ impl Remote {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let interfaces = card.get("supportedInterfaces").and_then(Value::as_array);
-        let spoken = interfaces.into_iter().flatten().find(|one| {
-            let is = |name: &str, fits: &dyn Fn(&str) -> bool| {
-                one.get(name).and_then(Value::as_str).is_some_and(fits)
-            };
-            is("protocolBinding", &|binding| binding == "JSONRPC")
-                && is("protocolVersion", &|version| version.starts_with("1."))
-        });
-        let spoken = spoken.ok_or_else(|| unusable("it offers no JSON-RPC interface of A2A 1.x"))?;
-        let url = spoken.get("url").and_then(Value::as_str).unwrap_or_default();
+        let (url, old) =
+            spoken(&card).ok_or_else(|| unusable("it offers no JSON-RPC interface of A2A 1.x or 0.3"))?;
         let endpoint =
-            Url::parse(url).map_err(|error| unusable(&format!("its interface `{url}`: {error}")))?;
+            Url::parse(&url).map_err(|error| unusable(&format!("its interface `{url}`: {error}")))?;
         if endpoint.origin() != self.base.origin() {
             let message =
                 format!("its interface is at `{url}`, which is another origin; name that one in `a2a.url`");
@@ -311,6 +329,7 @@ impl Remote {
         tracing::info!(agent = text("name"), about = text("description"), %endpoint, "another agent was found");
         Ok(Card {
             endpoint,
+            old,
             name: text("name"),
             description: text("description"),
         })
@@ -320,13 +339,13 @@ impl Remote {
     async fn send(
         &self,
         method: Method,
-        url: Url,
+        (url, version): (Url, &'static str),
         body: String,
         told: &Told<'_>,
     ) -> Result<Option<Value>, EgressError> {
         let mut headers = self.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        headers.insert(VERSION, HeaderValue::from_static("1.0"));
+        headers.insert(VERSION, HeaderValue::from_static(version));
         if !body.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
@@ -467,6 +486,67 @@ impl A2aAgent {
     }
 }
 
+/// Where a card's JSON-RPC interface is, and whether it is one of A2A 0.3. One of 1.x is taken first.
+fn spoken(card: &Value) -> Option<(String, bool)> {
+    let text = |of: &Value, name: &str| of.get(name).and_then(Value::as_str).map(str::to_owned);
+    let list = |name: &str| card.get(name).and_then(Value::as_array).into_iter().flatten();
+    let of_version = |version: &str| {
+        list("supportedInterfaces").find_map(|one| {
+            let fits = text(one, "protocolBinding")? == "JSONRPC"
+                && text(one, "protocolVersion")?.starts_with(version);
+            text(one, "url").filter(|_| fits)
+        })
+    };
+    if let Some(url) = of_version("1.") {
+        return Some((url, false));
+    }
+    if let Some(url) = of_version("0.3") {
+        return Some((url, true));
+    }
+    // A card of 0.3 itself: one address, and others with other transports.
+    if !text(card, "protocolVersion").is_some_and(|version| version.starts_with("0.3")) {
+        return None;
+    }
+    let is_preferred = text(card, "preferredTransport").is_none_or(|transport| transport == "JSONRPC");
+    let other = || {
+        list("additionalInterfaces").find_map(|one| {
+            let fits = text(one, "transport")? == "JSONRPC";
+            text(one, "url").filter(|_| fits)
+        })
+    };
+    let url = text(card, "url").filter(|_| is_preferred).or_else(other)?;
+    Some((url, true))
+}
+
+/// A request of 1.0 as one of 0.3; `None`: it has no such method.
+fn old_request(method: &str, params: &Value) -> Option<(&'static str, Value)> {
+    Some(match method {
+        "SendMessage" => {
+            let modes = params.pointer("/configuration/acceptedOutputModes").cloned();
+            let configuration = json!({"blocking": false, "acceptedOutputModes": modes});
+            let message = params.get("message").map(a2a::old_message);
+            (
+                "message/send",
+                json!({"message": message, "configuration": configuration}),
+            )
+        }
+        "GetTask" => ("tasks/get", params.clone()),
+        "CancelTask" => ("tasks/cancel", params.clone()),
+        _ => return None,
+    })
+}
+
+/// A result of 0.3 as the one of the method of 1.0.
+fn new_result(method: &str, result: &Value) -> Value {
+    match method {
+        "SendMessage" if result.get("kind").is_some_and(|kind| kind == "message") => {
+            json!({"message": a2a::new_message(result)})
+        }
+        "SendMessage" => json!({"task": a2a::new_task(result)}),
+        _ => a2a::new_task(result),
+    }
+}
+
 enum Begun {
     Task(Task),
     Answered(RunOutcome),
@@ -487,7 +567,52 @@ fn unknown(why: &str) -> RunError {
 mod tests {
     use serde_json::json;
 
-    use super::{Task, words};
+    use super::{Task, new_result, old_request, spoken, words};
+
+    #[test]
+    fn a_card_of_either_version_tells_where_json_rpc_is_spoken() {
+        let old = json!({"protocolVersion": "0.3.0", "url": "https://a.example/rpc", "preferredTransport": "JSONRPC"});
+        assert_eq!(spoken(&old), Some(("https://a.example/rpc".into(), true)));
+        let other = json!({"protocolVersion": "0.3.0", "url": "https://a.example/grpc", "preferredTransport": "GRPC",
+            "additionalInterfaces": [{"transport": "HTTP+JSON", "url": "https://a.example/rest"},
+                {"transport": "JSONRPC", "url": "https://a.example/rpc"}]});
+        assert_eq!(spoken(&other), Some(("https://a.example/rpc".into(), true)));
+        let both = json!({"protocolVersion": "0.3.0", "url": "https://a.example/old", "supportedInterfaces": [
+            {"protocolBinding": "JSONRPC", "protocolVersion": "0.3.0", "url": "https://a.example/old"},
+            {"protocolBinding": "JSONRPC", "protocolVersion": "1.0", "url": "https://a.example/new"}]});
+        assert_eq!(spoken(&both), Some(("https://a.example/new".into(), false)));
+        for none in [
+            json!({"url": "https://a.example/rpc"}),
+            json!({"protocolVersion": "0.2.6", "url": "https://a.example/rpc"}),
+            json!({"protocolVersion": "0.3.0", "url": "https://a.example/grpc", "preferredTransport": "GRPC"}),
+        ] {
+            assert_eq!(spoken(&none), None, "{none}");
+        }
+    }
+
+    /// Shapes as an agent of 0.3 takes and gives them.
+    #[test]
+    fn a_request_of_0_3_and_its_result_have_the_shapes_of_0_3() {
+        let params = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]},
+            "configuration": {"returnImmediately": true, "acceptedOutputModes": ["text/plain"]}});
+        let (method, params) = old_request("SendMessage", &params).unwrap();
+        assert_eq!(method, "message/send");
+        assert_eq!(
+            params,
+            json!({"message": {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}]},
+                "configuration": {"blocking": false, "acceptedOutputModes": ["text/plain"]}})
+        );
+        let task = json!({"kind": "task", "id": "t", "contextId": "c", "status": {"state": "input-required"},
+            "artifacts": [{"artifactId": "a", "parts": [{"kind": "text", "text": "x"}]}]});
+        let task = Task::read(&new_result("SendMessage", &task)["task"]).unwrap();
+        assert_eq!(
+            (task.state().as_str(), task.text.as_str(), task.rests()),
+            ("input_required", "x", true)
+        );
+        let said = json!({"kind": "message", "messageId": "n", "role": "agent", "parts": [{"kind": "text", "text": "y"}]});
+        assert_eq!(words(&new_result("SendMessage", &said)["message"]), "y");
+        assert_eq!(old_request("ListTasks", &json!({})), None);
+    }
 
     #[test]
     fn a_task_is_read_with_its_words_and_its_state() {

@@ -53,7 +53,7 @@ pub enum State {
 }
 
 impl State {
-    pub(super) const fn is_file(&self) -> bool {
+    pub(crate) const fn is_file(&self) -> bool {
         matches!(self, Self::File { .. })
     }
 
@@ -87,7 +87,7 @@ impl State {
 
 /// What tells a file from a changed one without reading it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     dev: u64,
     ino: u64,
     size: u64,
@@ -108,6 +108,19 @@ impl Seen {
         }
     }
 
+    /// Bytes.
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// When the file system noted its last change, nanoseconds since 1970. No program can set this.
+    pub(crate) const fn changed_ns(&self) -> i64 {
+        self.changed
+            .0
+            .saturating_mul(1_000_000_000)
+            .saturating_add(self.changed.1)
+    }
+
     /// Its last change lies so far before `at` that a later one has another time stamp.
     pub(super) fn is_settled(&self, at: SystemTime) -> bool {
         let at = at.duration_since(UNIX_EPOCH).unwrap_or_default(); // silent-ok: before 1970 nothing is settled
@@ -118,12 +131,12 @@ impl Seen {
 
 /// One look.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Look {
-    pub(super) state: State,
-    pub(super) seen: Seen,
+pub(crate) struct Look {
+    pub(crate) state: State,
+    pub(crate) seen: Seen,
 }
 
-pub(super) fn at(path: &Path) -> io::Result<Look> {
+pub(crate) fn at(path: &Path) -> io::Result<Look> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error)
@@ -234,7 +247,7 @@ pub(super) fn size(roots: &[PathBuf], own: &Path, max_bytes: u64, max_entries: u
 }
 
 /// A regular file at an absolute path, for reading. No link on the way is followed.
-pub(super) fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(
         rustix::fs::CWD,
@@ -251,7 +264,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// SHA-256, lower-case hex.
-pub(super) fn digest_of(mut file: File) -> io::Result<String> {
+pub(crate) fn digest_of(mut file: File) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut piece = vec![0_u8; 64 << 10];
     loop {

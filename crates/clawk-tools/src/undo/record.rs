@@ -26,7 +26,7 @@ pub enum Place {
 }
 
 impl Place {
-    fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         path.to_str().map_or_else(
             || Self::Bytes(look::bytes_of(path).to_vec()),
             |text| Self::Text(text.to_owned()),

@@ -1,6 +1,7 @@
 //! `clawk init`: a commented `claw.yaml` that runs.
 
 mod channel;
+mod needs;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -54,6 +55,7 @@ Examples:
   clawk init my-agent --provider anthropic --yes        asks nothing
   clawk init my-agent --policy strict                   an agent that may look and not act
   clawk init my-agent --channel telegram                an agent on Telegram; the token is checked there
+  clawk init nightly --channel cron --setting 'schedule=0 2 * * *' --yes
   clawk init tutorial --template tutorial               the agent of the tutorial; it needs no model";
 
 /// What `clawk init` writes.
@@ -196,7 +198,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
     let more = channel.as_ref().map_or("", |channel| &channel.manifest);
-    write(&manifest, &(yaml(&wanted) + more))?;
+    let provider = channel.as_ref().map_or("", |channel| &channel.provider);
+    write(&manifest, &(yaml(&wanted, provider) + more))?;
     if let Some(text) = channel.as_ref().and_then(|channel| channel.config.as_ref()) {
         write(&config, text)?;
     }
@@ -207,11 +210,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     write_schema(args)?;
     if let Some(channel) = &channel {
-        for step in &channel.next {
-            out::line(&format!("next:  {step}"))?;
+        let path = manifest.display();
+        let served = [
+            format!("clawk doctor {path}"),
+            format!("clawk serve {path}{}", channel.flags),
+        ];
+        for (n, step) in channel.next.iter().chain(&served).enumerate() {
+            let label = if n == 0 { "next:" } else { "     " };
+            out::line(&format!("{label}  {step}"))?;
         }
-        out::line(&format!("       clawk serve {}", manifest.display()))?;
-        out::line(&format!("       clawk doctor {}", manifest.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     out::line(&format!("next:  clawk run {}", manifest.display()))?;
@@ -368,7 +375,8 @@ fn folder_name(dir: &Path) -> String {
     }
 }
 
-fn yaml(wanted: &Wanted) -> String {
+/// The manifest, with a second provider behind the first one where `provider` is not empty.
+fn yaml(wanted: &Wanted, provider_too: &str) -> String {
     let autonomy = wanted
         .autonomy
         .to_possible_value()
@@ -379,6 +387,7 @@ fn yaml(wanted: &Wanted) -> String {
         .replace("NAME", &wanted.name)
         .replace("AUTONOMY", &autonomy)
         .replace("PROVIDER", provider(wanted.provider))
+        .replace(LAST_OF_PROVIDER, &format!("{LAST_OF_PROVIDER}{provider_too}"))
 }
 
 const fn provider(provider: Provider) -> &'static str {
@@ -422,6 +431,8 @@ const fn provider(provider: Provider) -> &'static str {
     }
 }
 
+/// The last line of the template's provider.
+const LAST_OF_PROVIDER: &str = "        streaming: true\n";
 const TEMPLATE: &str = include_str!("init/claw.yaml");
 const SCRIPT: &str = include_str!("init/script.yaml");
 

@@ -1,14 +1,19 @@
 //! `[http.oauth]`: an authorization server whose tokens the listener takes; `[http] push_hosts`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clawk_egress::{HostPattern, Rules, Url};
+use clawk_proto::Digest;
+use clawk_recall::seal::{Key, Vault};
 use clawk_secrets::Resolver;
 use clawk_server::Push;
 use clawk_server::http::Scope;
 use clawk_server::oauth::{Algorithm, Introspection, OAuth, OAuthOptions};
 use serde::{Deserialize, Serialize};
+
+use crate::peers::kept_key;
 
 /// `[http.oauth]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,12 +108,15 @@ fn safe(name: &str, text: &str) -> Result<Url> {
 /// What sends push notifications, where hosts for them are named. `private`: places inside the own network that the operator
 /// opens; a receiver there must be named in both lists.
 ///
+/// What receivers are owed is kept below `state`, sealed.
+///
 /// # Errors
-/// Root certificates are not usable.
+/// Root certificates are not usable; what is owed can't be kept.
 pub(crate) fn push(
     hosts: &[HostPattern],
     private: &[HostPattern],
     secrets: &Resolver,
+    state: &Path,
 ) -> Result<Option<Push>> {
     if hosts.is_empty() {
         return Ok(None);
@@ -119,7 +127,14 @@ pub(crate) fn push(
         allow_private: private.iter().filter(both).cloned().collect(),
         ..Rules::default()
     };
-    Push::new(rules, secrets.env())
-        .map(Some)
-        .context("`[http] push_hosts`")
+    let open = || -> Result<Push> {
+        let key = Key::from_hex(&Digest(kept_key(state, "keys/push")?).to_hex())?;
+        Ok(Push::new(
+            rules,
+            secrets.env(),
+            &state.join("push.db"),
+            Vault::new(key),
+        )?)
+    };
+    open().map(Some).context("`[http] push_hosts`")
 }

@@ -259,8 +259,15 @@ impl Show {
             self.paint.bold(&visible(&question.tool)),
             self.paint.dim(&rule_text(question.rule_id.as_deref()))
         )];
+        lines.extend(self.sources(question));
         self.what(question, &mut lines);
         drawn(&lines)
+    }
+
+    /// Whose text the conversation holds, where a rule asks because of it.
+    fn sources(&self, question: &Question) -> Option<String> {
+        let because = question.reason.contains(" (from ");
+        because.then(|| self.paint.yellow(&format!("    {}", visible(&question.reason))))
     }
 
     /// Shows several calls that are asked about together, in the order in which they would run.
@@ -280,6 +287,7 @@ impl Show {
                 self.paint.bold(&visible(&question.tool)),
                 self.paint.dim(&rule_text(question.rule_id.as_deref()))
             ));
+            lines.extend(self.sources(question));
             self.what(question, &mut lines);
         }
         for line in plan.beside() {

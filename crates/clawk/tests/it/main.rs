@@ -40,7 +40,9 @@ mod hosts;
 mod https;
 mod kept;
 mod killed;
+mod laundered;
 mod ledger;
+
 mod levels;
 mod memory;
 mod own_files;
@@ -71,6 +73,7 @@ mod skills;
 mod state_pg;
 mod stop;
 mod swarm;
+mod telemetry;
 mod terminal;
 mod trace;
 #[cfg(feature = "conformance")]

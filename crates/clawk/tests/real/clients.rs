@@ -119,6 +119,12 @@ impl Served {
         format!("http://{}{path}", self.address)
     }
 
+    /// kill -9.
+    pub(crate) fn kill(mut self) {
+        self.process.signal(rustix::process::Signal::KILL);
+        self.process.wait(PATIENCE);
+    }
+
     pub(crate) fn end(mut self) {
         self.process.signal(rustix::process::Signal::TERM);
         assert!(self.process.wait(PATIENCE).success());

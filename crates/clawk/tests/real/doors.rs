@@ -85,6 +85,21 @@ fn the_a2a_package_is_pushed_the_states_of_its_tasks_and_nowhere_else() {
     assert!(!events.contains("credential-canary") && !events.contains("receiver-token"));
 }
 
+#[test]
+fn the_a2a_package_gives_the_agent_tasks_by_version_0_3() {
+    let port = free_port();
+    let place = format!("'127.0.0.1:{port}'");
+    let more = format!("[egress]\nallow_private = [{place}]");
+    let agent = agent_with("'a2a'", &format!("push_hosts = [{place}]"), &more);
+    let served = Served::start(&agent);
+    succeeded(client(
+        &agent,
+        "a2a_old_client.py",
+        &[&served.url(""), TOKEN, &port.to_string()],
+    ));
+    served.end();
+}
+
 const PEER_SCRIPT: &str = r#"
 scenes:
   - user: "hello$"
@@ -171,6 +186,25 @@ fn another_agent_is_a_tool_by_the_a2a_package() {
     let refused = say("fail");
     assert!(refused.contains("another origin"), "{refused}");
     assert_eq!(far.told()["seen"].as_array().map(Vec::len), Some(4));
+
+    // One that speaks A2A 0.3 alone, and whose preferred transport is not spoken here.
+    let old = Far::start(&agent, "a2a_server.py", &["0.3"]);
+    bound(&old.url);
+    assert!(say("hello").contains("It says: the peer heard: hello"));
+    let asked = say("which");
+    assert!(
+        asked.contains("which one?") && asked.contains("input_required"),
+        "{asked}"
+    );
+    assert!(say("sleep").contains("Gave up."));
+    let told = old.told();
+    assert_eq!(told["cancelled"].as_array().map(Vec::len), Some(1), "{told}");
+    let methods = told["methods"].as_array().expect("a list");
+    let spoken = |name: &str| methods.iter().any(|method| method == name);
+    assert!(
+        spoken("message/send") && spoken("tasks/get") && spoken("tasks/cancel"),
+        "{told}"
+    );
 }
 
 /// A Swarm of one member that is elsewhere, and what it answered.

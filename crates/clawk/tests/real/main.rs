@@ -32,6 +32,7 @@ mod kernel;
 mod machine;
 mod official;
 mod protocols;
+mod pushes;
 mod remembering;
 mod state;
 mod terminal;

@@ -2,6 +2,8 @@
 // The page of a `web` channel. The agent's texts are HTML that the server made of Markdown, with everything else escaped; a
 // person's texts are only ever set as text.
 const byId = (id) => document.getElementById(id);
+// Called with every entry that comes.
+const heard = [];
 let user = null, conversation = null, source = null, rev = 0, picked = [];
 
 async function ask(query, body) {
@@ -15,6 +17,12 @@ async function ask(query, body) {
   if (answer.status === 401) show(null);
   if (!answer.ok) throw new Error(value.error || "it failed");
   return value;
+}
+
+function base64(bytes) {
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 32768) text += String.fromCharCode(...bytes.subarray(i, i + 32768));
+  return btoa(text);
 }
 
 function tell(text) { byId("state").textContent = text; }
@@ -86,6 +94,7 @@ function listen() {
     const entry = JSON.parse(event.data);
     rev = Math.max(rev, entry.rev);
     draw(entry);
+    for (const hear of heard) hear(entry);
     if (entry.who === "agent") tell("");
   });
   source.addEventListener("typing", () => { if (mine === conversation) tell("The agent is writing …"); });
@@ -114,8 +123,16 @@ async function list() {
   return all;
 }
 
+let voiced = false;
 async function enter(name) {
   show(name);
+  const me = await ask("me");
+  if (me.records && !voiced) {
+    voiced = true;
+    const script = document.createElement("script");
+    script.src = "?asset=voice.js";
+    document.head.append(script);
+  }
   const { conversations } = await ask("list");
   open(conversations[0] || name + "/main");
 }
@@ -137,10 +154,8 @@ byId("fresh").onclick = () => {
 byId("file").onchange = async () => {
   for (const file of byId("file").files) {
     if (file.size > 2 << 20) { tell(file.name + " is larger than 2 MiB"); continue; }
-    const bytes = new Uint8Array(await file.arrayBuffer());
-    let text = "";
-    for (let i = 0; i < bytes.length; i += 32768) text += String.fromCharCode(...bytes.subarray(i, i + 32768));
-    picked.push({ name: file.name, media_type: file.type || "application/octet-stream", data: btoa(text) });
+    const data = base64(new Uint8Array(await file.arrayBuffer()));
+    picked.push({ name: file.name, media_type: file.type || "application/octet-stream", data });
   }
   byId("file").value = "";
   if (picked.length) tell("With the next message: " + picked.map((file) => file.name).join(", "));

@@ -1,5 +1,7 @@
 //! `web`: a page of our own at `/channels/NAME`. People sign in with a token, which becomes a cookie; what is said comes as
-//! server-sent events. The page is three small files in this program. Programs and other pages open a WebSocket at the same address.
+//! server-sent events. The page is four small files in this program. Programs and other pages open a WebSocket at the same address.
+//!
+//! Long because every request of the page is judged here, in one list.
 
 mod asked;
 mod entries;
@@ -7,6 +9,7 @@ mod frames;
 mod log;
 mod seats;
 pub(crate) mod sound;
+mod spoken;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,9 +62,12 @@ const SESSION: &str = "clawk-session";
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("app.js");
+/// Recording and playing, on a `voice` channel.
+const VOICE: &str = include_str!("voice.js");
 const STYLE: &str = include_str!("app.css");
+/// `media-src` is for the sound of a `voice` channel, which the page fetched itself.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
-    form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+    media-src blob:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The channel.
 pub(crate) struct Web {
@@ -73,6 +79,8 @@ pub(crate) struct Web {
     sockets: Sockets,
     typing: Arc<Mutex<BTreeMap<String, Instant>>>,
     secure: bool,
+    /// Pieces of answers that were spoken to pages.
+    spoken: Mutex<std::collections::BTreeSet<String>>,
 }
 
 impl std::fmt::Debug for Web {
@@ -172,6 +180,7 @@ impl Web {
             log,
             streams,
             typing: Arc::default(),
+            spoken: Mutex::default(),
             secure: config
                 .public_url
                 .as_deref()
@@ -233,6 +242,9 @@ impl Web {
             match (asked.what.as_str(), asked.value("asset")) {
                 ("", _) => return page("text/html; charset=utf-8", PAGE),
                 ("asset", "app.js") => return page("text/javascript; charset=utf-8", SCRIPT),
+                ("asset", "voice.js") if self.sockets.sound.is_some() => {
+                    return page("text/javascript; charset=utf-8", VOICE);
+                }
                 ("asset", "app.css") => return page("text/css; charset=utf-8", STYLE),
                 _ => {}
             }
@@ -251,7 +263,10 @@ impl Web {
         };
         let post = hook.method == Method::POST;
         match (post, asked.what.as_str()) {
-            (false, "me") => HookReply::json(200, &json!({ "user": user })).into(),
+            (false, "me") => {
+                let records = self.sockets.sound.is_some();
+                HookReply::json(200, &json!({"user": user, "records": records})).into()
+            }
             (false, "list") => match self.log.list(&user) {
                 Ok(all) => HookReply::json(200, &json!({ "conversations": all })).into(),
                 Err(error) => broken(&error).into(),
@@ -265,6 +280,8 @@ impl Web {
                 served
             }
             (true, "say") => self.say(inlet, &user, &hook.body).await.into(),
+            (true, "record") => self.record(inlet, &user, &hook.body).await.into(),
+            (true, "speech") => self.speech(inlet, &user, &hook.body).await,
             (true, "press") => self.press(inlet, &user, &hook.body).await.into(),
             _ => HookReply::refused(404, "no such request").into(),
         }
@@ -296,9 +313,7 @@ impl Web {
         let Ok(say) = serde_json::from_slice::<Say>(body) else {
             return HookReply::refused(400, "the body is wrong");
         };
-        let id_fits =
-            (8..=64).contains(&say.id.len()) && say.id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !id_fits || !is_of(&say.conversation, user) || say.attachments.len() > MAX_FILES {
+        if !id_fits(&say.id) || !is_of(&say.conversation, user) || say.attachments.len() > MAX_FILES {
             return HookReply::refused(400, "the body is wrong");
         }
         let mut attachments = Vec::new();
@@ -483,6 +498,11 @@ impl Web {
             talk: None,
         }
     }
+}
+
+/// Whether a page may give a message this id.
+fn id_fits(id: &str) -> bool {
+    (8..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 fn hook_cookie(hook: &Hook, name: &str) -> String {

@@ -25,6 +25,18 @@ struct Guild {
     events: Mutex<Vec<(String, Value)>>,
     came: broadcast::Sender<u64>,
     messages: Mutex<Vec<Value>>,
+    /// Threads that began at a message, by its id: their channel and name.
+    threads: Mutex<Vec<(String, String, String)>>,
+    /// The bot may not make threads.
+    no_threads: std::sync::atomic::AtomicBool,
+}
+
+impl Guild {
+    /// A channel, a direct conversation, or a thread that was made.
+    fn exists(&self, channel: &str) -> bool {
+        let thread = channel.len() >= 7;
+        !thread || self.threads.lock().unwrap().iter().any(|(id, ..)| id == channel)
+    }
 }
 
 pub(crate) struct Platform {
@@ -38,6 +50,8 @@ pub(crate) async fn start() -> Platform {
         events: Mutex::default(),
         came: broadcast::channel(256).0,
         messages: Mutex::default(),
+        threads: Mutex::default(),
+        no_threads: std::sync::atomic::AtomicBool::new(false),
     });
     let router = Router::new()
         .route("/ws/", axum::routing::get(socket))
@@ -96,6 +110,40 @@ async fn call(
             let url = guild.base.lock().unwrap().replace("http://", "ws://");
             axum::Json(json!({"url": format!("{url}/ws/"), "shards": 1})).into_response()
         }
+        (&Method::GET, ["channels", channel]) => {
+            let kind = if channel.len() >= 7 { 11 } else { 0 };
+            axum::Json(json!({"id": channel, "type": kind})).into_response()
+        }
+        (&Method::POST, ["channels", channel, "messages", id, "threads"]) => {
+            kept.only("thread", &params, &["name", "auto_archive_duration"]);
+            let name = params["name"].as_str().unwrap();
+            if name.is_empty()
+                || name.chars().count() > 100
+                || ![60, 1440, 4320, 10_080].contains(&params["auto_archive_duration"].as_u64().unwrap())
+            {
+                kept.fault("50035: thread");
+            }
+            if guild.no_threads.load(std::sync::atomic::Ordering::SeqCst) {
+                return wrong(403, 50013, "Missing Permissions");
+            }
+            if channel.len() >= 7 {
+                kept.fault("50024: a thread in a thread");
+            }
+            let mut threads = guild.threads.lock().unwrap();
+            if threads.iter().any(|(known, ..)| known == id) {
+                return wrong(400, 160_004, "A thread has already been created for this message");
+            }
+            threads.push(((*id).to_owned(), (*channel).to_owned(), name.to_owned()));
+            (
+                StatusCode::CREATED,
+                axum::Json(json!({"id": id, "type": 11, "parent_id": channel})),
+            )
+                .into_response()
+        }
+        (_, ["channels", channel, "messages" | "typing", ..]) if !guild.exists(channel) => {
+            kept.fault(format!("10003: {channel}"));
+            wrong(404, 10003, "Unknown Channel")
+        }
         (&Method::GET, ["channels", channel, "messages"]) => {
             let all = guild.messages.lock().unwrap();
             let here: Vec<Value> = all
@@ -141,6 +189,16 @@ async fn call(
                 return wrong(502, 0, "bad gateway");
             }
             axum::Json(json!({"id": "1"})).into_response()
+        }
+        (method, ["channels", _, "messages", id, "reactions", emoji, "@me"])
+            if method == Method::PUT || method == Method::DELETE =>
+        {
+            if !["👀", "%F0%9F%91%80"].contains(emoji) {
+                kept.fault(format!("10014: {emoji}"));
+            }
+            // Both may be asked twice.
+            kept.react(id, method == Method::PUT);
+            StatusCode::NO_CONTENT.into_response()
         }
         (&Method::POST, ["channels", _, "typing"]) => StatusCode::NO_CONTENT.into_response(),
         (&Method::POST, ["interactions", _, _, "callback"]) => {
@@ -295,6 +353,17 @@ async fn talk(guild: Shared<Guild>, mut socket: WebSocket) {
 }
 
 impl Platform {
+    pub(crate) fn refuses_threads(&self) {
+        self.guild
+            .no_threads
+            .store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Id, channel and name of every thread.
+    pub(crate) fn threads(&self) -> Vec<(String, String, String)> {
+        self.guild.threads.lock().unwrap().clone()
+    }
+
     fn dispatch(&self, kind: &str, d: Value) {
         self.guild.events.lock().unwrap().push((kind.to_owned(), d));
         let _ = self.guild.came.send(0);

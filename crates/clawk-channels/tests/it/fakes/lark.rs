@@ -150,6 +150,37 @@ async fn call(
             );
             message(&tenant, &params, format!("oc_group:{root}"), body.len())
         }
+        (&Method::POST, ["open-apis", "im", "v1", "messages", id, "reactions"]) => {
+            kept.only("reaction", &params, &["reaction_type"]);
+            kept.only("reaction_type", &params["reaction_type"], &["emoji_type"]);
+            if params["reaction_type"]["emoji_type"] != "OnIt" {
+                kept.fault("231001: reaction type is invalid");
+            }
+            kept.react(id, true);
+            told(
+                200,
+                json!({"code": 0, "msg": "success", "data": {"reaction_id": format!("ZC{id}"),
+                "operator": {"operator_id": APP, "operator_type": "app"}, "action_time": "1700000000000",
+                "reaction_type": {"emoji_type": "OnIt"}}}),
+            )
+        }
+        (&Method::GET, ["open-apis", "im", "v1", "messages", id, "reactions"]) => {
+            let on = kept.reactions.lock().unwrap().iter().any(|known| known == id);
+            let own = json!({"reaction_id": format!("ZC{id}"), "operator": {"operator_id": APP, "operator_type": "app"},
+                "reaction_type": {"emoji_type": "OnIt"}});
+            let items = if on { vec![own] } else { Vec::new() };
+            told(
+                200,
+                json!({"code": 0, "msg": "success", "data": {"items": items, "has_more": false}}),
+            )
+        }
+        (&Method::DELETE, ["open-apis", "im", "v1", "messages", id, "reactions", mark]) => {
+            if *mark != format!("ZC{id}") {
+                kept.fault(format!("231002: {mark}"));
+            }
+            kept.react(id, false);
+            told(200, json!({"code": 0, "msg": "success"}))
+        }
         (&Method::PATCH, ["open-apis", "im", "v1", "messages", id]) => {
             kept.only("patch", &params, &["content"]);
             edited(&tenant, id, &params, "interactive")

@@ -44,6 +44,7 @@ pub(crate) async fn start() -> Platform {
     let server = Arc::new(Server::default());
     let router = Router::new()
         .route("/_matrix/client/v3/{*path}", axum::routing::any(call))
+        .route("/_matrix/client/v1/{*path}", axum::routing::get(call))
         .route("/_matrix/media/v3/upload", axum::routing::post(upload))
         .route(
             "/_matrix/client/v1/media/download/{server}/{id}",
@@ -127,6 +128,34 @@ async fn call(
             kept.typings.fetch_add(1, Ordering::SeqCst);
             axum::Json(json!({})).into_response()
         }
+        (&Method::PUT, ["rooms", _, "send", "m.reaction", _]) => {
+            kept.only("reaction", &params, &["m.relates_to"]);
+            let relates = &params["m.relates_to"];
+            if relates["rel_type"] != "m.annotation" || relates["key"] != "👀" {
+                kept.fault("m.reaction");
+            }
+            let id = relates["event_id"].as_str().unwrap();
+            kept.react(id, true);
+            axum::Json(json!({"event_id": format!("$mark{}", &id[1..])})).into_response()
+        }
+        (&Method::GET, ["rooms", _, "relations", id, "m.annotation", "m.reaction"]) => {
+            let own = json!({"type": "m.reaction", "sender": ME, "event_id": format!("$mark{}", &id[1..]),
+                "content": {"m.relates_to": {"rel_type": "m.annotation", "event_id": id, "key": "👀"}}});
+            let other = json!({"type": "m.reaction", "sender": "@other:hs", "event_id": "$other",
+                "content": {"m.relates_to": {"rel_type": "m.annotation", "event_id": id, "key": "👀"}}});
+            let on = kept.reactions.lock().unwrap().iter().any(|known| known == id);
+            let chunk = if on { vec![other, own] } else { vec![other] };
+            axum::Json(json!({ "chunk": chunk })).into_response()
+        }
+        (&Method::PUT, ["rooms", _, "redact", event, _]) => {
+            match event.strip_prefix("$mark") {
+                Some(rest) => {
+                    kept.react(&format!("${rest}"), false);
+                }
+                None => kept.fault(format!("{event} is redacted")),
+            }
+            axum::Json(json!({"event_id": "$redaction"})).into_response()
+        }
         (&Method::POST, ["rooms", _, "receipt", "m.read", _]) => {
             kept.reads.fetch_add(1, Ordering::SeqCst);
             axum::Json(json!({})).into_response()
@@ -209,7 +238,10 @@ fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
         .insert(txn.to_owned(), id.clone());
     kept.add(Sent {
         id: id.clone(),
-        conversation: room.to_owned(),
+        conversation: match params["m.relates_to"]["rel_type"].as_str() {
+            Some("m.thread") => format!("{room} {}", params["m.relates_to"]["event_id"].as_str().unwrap()),
+            _ => room.to_owned(),
+        },
         text: params["body"].as_str().unwrap().to_owned(),
         buttons: Vec::new(),
         files: Vec::new(),
@@ -278,13 +310,16 @@ impl Fake for Platform {
             if said.mention {
                 content["m.mentions"] = json!({"user_ids": [ME]});
             }
+            let (room, root) = said
+                .conversation
+                .split_once(' ')
+                .unwrap_or((&said.conversation, ""));
+            if !root.is_empty() {
+                content["m.relates_to"] = json!({"rel_type": "m.thread", "event_id": root});
+            }
             let event = json!({"type": "m.room.message", "event_id": format!("$e{}", said.n), "sender": said.sender,
                 "origin_server_ts": 1, "content": content});
-            self.server
-                .events
-                .lock()
-                .unwrap()
-                .push((said.conversation.clone(), event));
+            self.server.events.lock().unwrap().push((room.to_owned(), event));
             self.server.came.notify_one();
         })
     }

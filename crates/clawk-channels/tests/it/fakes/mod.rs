@@ -229,6 +229,9 @@ pub(crate) struct Kept {
     pub(crate) typings: AtomicUsize,
     /// How often a message was shown as read.
     pub(crate) reads: AtomicUsize,
+    /// Messages with the agent's reaction now, and how often each one got one.
+    pub(crate) reactions: Mutex<Vec<String>>,
+    pub(crate) reacted: Mutex<Vec<String>>,
     /// The file of every message.
     pub(crate) stored: Mutex<Stored>,
     /// How often a file was fetched.
@@ -241,6 +244,23 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn fault(&self, fault: impl Into<String>) {
         self.faults.lock().unwrap().push(fault.into());
+    }
+
+    /// The agent reacts to a message, or takes its reaction away. Returns `false` if nothing changes.
+    pub(crate) fn react(&self, message: &str, on: bool) -> bool {
+        let mut now = self.reactions.lock().unwrap();
+        let before = now.iter().position(|known| known == message);
+        match (before, on) {
+            (None, true) => {
+                now.push(message.to_owned());
+                self.reacted.lock().unwrap().push(message.to_owned());
+            }
+            (Some(at), false) => {
+                now.remove(at);
+            }
+            (Some(_), true) | (None, false) => return false,
+        }
+        true
     }
 
     /// Whether this goes wrong now, once.

@@ -125,6 +125,17 @@ async fn call(
             });
             axum::Json(json!({"ok": true, "ts": params["ts"]})).into_response()
         }
+        "reactions.add" | "reactions.remove" => {
+            kept.only(&method, &params, &["channel", "timestamp", "name"]);
+            if params["name"] != "eyes" {
+                kept.fault("invalid_name");
+            }
+            let on = method == "reactions.add";
+            if kept.react(params["timestamp"].as_str().unwrap(), on) {
+                return axum::Json(json!({"ok": true})).into_response();
+            }
+            wrong(if on { "already_reacted" } else { "no_reaction" })
+        }
         "chat.postEphemeral" => {
             kept.only(&method, &params, &["channel", "user", "text"]);
             axum::Json(json!({"ok": true})).into_response()
@@ -383,9 +394,16 @@ impl Fake for Platform {
                 said.text.clone()
             };
             let kind = if said.direct { "im" } else { "channel" };
-            let event = json!({"type": "event_callback", "event_id": format!("Ev{}", said.n), "team_id": "T1",
-                "event": {"type": "message", "user": said.sender, "channel": said.conversation, "channel_type": kind, "ts": ts,
+            let (channel, thread) = said
+                .conversation
+                .split_once(':')
+                .unwrap_or((&said.conversation, ""));
+            let mut event = json!({"type": "event_callback", "event_id": format!("Ev{}", said.n), "team_id": "T1",
+                "event": {"type": "message", "user": said.sender, "channel": channel, "channel_type": kind, "ts": ts,
                     "text": text}});
+            if !thread.is_empty() {
+                event["event"]["thread_ts"] = json!(thread);
+            }
             self.bring("events_api", event.clone(), &format!("e{}", said.n))
                 .await;
             if said.mention {

@@ -166,6 +166,21 @@ async fn call(
             )
         }
         "sendMessage" | "editMessageText" => send(&bot, &method, &params),
+        "setMessageReaction" => {
+            kept.only(&method, &params, &["chat_id", "message_id", "reaction", "is_big"]);
+            let reactions = params["reaction"].as_array().unwrap();
+            // A bot may put one reaction on a message.
+            if reactions.len() > 1
+                || reactions
+                    .iter()
+                    .any(|one| *one != json!({"type": "emoji", "emoji": "👀"}))
+            {
+                kept.fault("REACTION_INVALID");
+            }
+            let id = params["message_id"].as_i64().unwrap();
+            kept.react(&id.to_string(), !reactions.is_empty());
+            done(json!(true))
+        }
         "sendChatAction" => {
             kept.only(&method, &params, &["chat_id", "message_thread_id", "action"]);
             kept.typings.fetch_add(1, Ordering::SeqCst);

@@ -176,6 +176,21 @@ fn message(account: &Account, params: &Value) -> Response {
             }
             text
         }
+        "reaction" => {
+            kept.only("reaction", &params["reaction"], &["message_id", "emoji"]);
+            let emoji = params["reaction"]["emoji"].as_str().unwrap();
+            if !["", "👀"].contains(&emoji) {
+                kept.fault("131009: emoji");
+            }
+            kept.react(
+                params["reaction"]["message_id"].as_str().unwrap(),
+                !emoji.is_empty(),
+            );
+            return told(
+                200,
+                json!({"messaging_product": "whatsapp", "messages": [{ "id": "wamid.MARK" }]}),
+            );
+        }
         "image" | "document" => {
             kept.only(kind, &params[kind], &["id", "filename"]);
             kept.shared(

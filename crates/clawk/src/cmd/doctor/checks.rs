@@ -286,6 +286,7 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
     checks.push(policy(path, blueprint));
     checks.extend(blueprint.models.iter().map(|model| Check::ok("model", model)));
     checks.push(own_state(blueprint, state));
+    checks.extend(telemetry(blueprint, state));
     checks.extend(secrets(blueprint));
     checks.push(egress(blueprint));
     checks.push(faults(
@@ -306,6 +307,22 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
         )),
     }
     checks
+}
+
+/// Whether each telemetry exporter delivers, as it left word in the state.
+fn telemetry(blueprint: &Blueprint, state: Option<&Path>) -> Option<Check> {
+    blueprint.manifest.telemetry.as_ref()?;
+    // silent-ok: `own_state` says what is wrong with it
+    let dir = blueprint.state(state).dir().ok()?;
+    let troubles = crate::compose::telemetry::troubles(&dir);
+    Some(match troubles.is_empty() {
+        true => Check::ok("telemetry", "no exporter lags"),
+        false => Check::warn(
+            "telemetry",
+            troubles.join("; "),
+            "make the receiver reachable: what waits is delivered then (docs/how-to/telemetry.md)",
+        ),
+    })
 }
 
 /// Rules that can never decide, and conditions that nothing understands.

@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use clawk_channels::{ChannelConfig, Grade, check};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::model::Channel;
 use clawk_secrets::{Env, Resolver};
 use serde_json::{Value, json};
 
+use super::needs::{Ask, Kind, LetIn, Needs, Place};
 use crate::compose;
 use crate::out;
 
 /// The channel's name in the manifest.
 const NAME: &str = "chat";
+/// The name of the provider for speech.
+const SPEECH: &str = "speech";
 
 /// Flags of `clawk init` about a channel.
 #[derive(Debug, clap::Args)]
@@ -46,169 +48,118 @@ pub(super) struct Args {
     no_check: bool,
 }
 
-/// A platform that `clawk init` can connect to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
-    /// A bot of Telegram
-    Telegram,
-    /// An app of Slack, by Socket Mode
-    Slack,
-    /// A bot of Discord
-    Discord,
-    /// A user of a Matrix homeserver
-    Matrix,
-    /// A mailbox, by IMAP and SMTP
-    Email,
-    /// Signed HTTP requests of a program of yours
-    Webhook,
-    /// A page in the browser
-    Web,
-}
-
-/// What a type needs, and where a person gets it.
-struct Needs {
-    transport: &'static str,
-    /// The variable of the first secret.
-    secret: &'static str,
-    /// Where to get it.
-    how: &'static str,
-    /// Further secrets: the key in `clawk.toml`, and the variable.
-    secrets: &'static [(&'static str, &'static str)],
-    /// Settings, and top-level keys with a URL: what they are, for people.
-    settings: &'static [(&'static str, &'static str)],
-    urls: &'static [(&'static str, &'static str)],
-    /// Whether unknown people get a code to be paired with.
-    pairs: bool,
-}
-
-impl Kind {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Telegram => "telegram",
-            Self::Slack => "slack",
-            Self::Discord => "discord",
-            Self::Matrix => "matrix",
-            Self::Email => "email",
-            Self::Webhook => "webhook",
-            Self::Web => "web",
-        }
-    }
-
-    #[expect(clippy::too_many_lines, reason = "one arm for each platform")]
-    const fn needs(self) -> Needs {
-        let plain = Needs {
-            transport: "websocket",
-            secret: "",
-            how: "",
-            secrets: &[],
-            settings: &[],
-            urls: &[],
-            pairs: true,
-        };
-        match self {
-            Self::Telegram => Needs {
-                transport: "polling",
-                secret: "TELEGRAM_TOKEN",
-                how: "in Telegram, write to @BotFather, send /newbot, and copy the token",
-                ..plain
-            },
-            Self::Slack => Needs {
-                secret: "SLACK_BOT_TOKEN",
-                how: "at api.slack.com/apps make an app with Socket Mode; OAuth & Permissions shows the bot token (xoxb-), Basic \
-                      Information the app token (xapp-)",
-                secrets: &[("app_token", "SLACK_APP_TOKEN")],
-                ..plain
-            },
-            Self::Discord => Needs {
-                secret: "DISCORD_TOKEN",
-                how: "at discord.com/developers/applications make an application; Bot shows the token, and MESSAGE CONTENT INTENT \
-                      must be on",
-                ..plain
-            },
-            Self::Matrix => Needs {
-                transport: "polling",
-                secret: "MATRIX_TOKEN",
-                how: "make a user for the agent on your homeserver; in Element, All settings, Help & About shows its access token",
-                settings: &[("user_id", "the agent's user id, for example @bot:example.org")],
-                urls: &[(
-                    "base_url",
-                    "the homeserver's address, for example https://matrix.example.org",
-                )],
-                ..plain
-            },
-            Self::Email => Needs {
-                transport: "polling",
-                secret: "MAIL_PASSWORD",
-                how: "make a mailbox for the agent alone, with a password of its own",
-                settings: &[
-                    ("address", "the mailbox's address"),
-                    (
-                        "authserv_id",
-                        "the first word of Authentication-Results in a mail that you received there",
-                    ),
-                ],
-                urls: &[
-                    (
-                        "url",
-                        "the IMAP server, for example imaps://USER@imap.example.org",
-                    ),
-                    (
-                        "smtp_url",
-                        "the SMTP server, for example smtps://USER@smtp.example.org",
-                    ),
-                ],
-                pairs: false,
-                ..plain
-            },
-            Self::Webhook => Needs {
-                transport: "webhook",
-                secret: "WEBHOOK_SECRET",
-                how: "make a long random text, for example with `openssl rand -hex 32`; both sides sign with it",
-                pairs: false,
-                ..plain
-            },
-            Self::Web => Needs {
-                secret: "WEB_TOKEN",
-                how: "make a long random text, for example with `openssl rand -hex 32`; it is what you sign in with",
-                pairs: false,
-                ..plain
-            },
-        }
-    }
-}
+/// The variable that stands for no secret.
+const NO_SECRET: &str = "NONE";
+/// The variable with the key of a speech server.
+const SPEECH_KEY: &str = "SPEECH_KEY";
 
 /// A channel, ready to be written.
 pub(super) struct Written {
     /// Lines of the manifest's `spec`.
     pub(super) manifest: String,
+    /// Lines behind the manifest's first provider; empty where the channel needs no provider of its own.
+    pub(super) provider: String,
     /// The whole `clawk.toml`; none: every key has its default.
     pub(super) config: Option<String>,
     /// What is to be done before a start.
     pub(super) next: Vec<String>,
+    /// What `clawk serve` is given beside the manifest.
+    pub(super) flags: &'static str,
 }
+
+/// What the person said, by name.
+type Taken = Vec<(Ask, String)>;
 
 /// Asks, checks, and says what to write. Nothing is written here.
 pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
     let needs = kind.needs();
-    let reference = args.secret_ref.clone().unwrap_or_else(|| needs.secret.to_owned());
+    if asks {
+        out::line(&format!("{}: {}", kind.word(), needs.how))?;
+    }
+    let (taken, base_url) = taken(args, kind, &needs, asks)?;
+    let reference = args
+        .secret_ref
+        .clone()
+        .unwrap_or_else(|| first_secret(&needs, &taken).to_owned());
     variable(&reference)?;
+    let people = matches!(needs.lets_in, LetIn::Pairing | LetIn::Admin);
+    let admin = match &args.admin {
+        Some(admin) if people => Some(admin.clone()),
+        Some(_) => bail!("`--admin` says nothing to `{}`: {}", kind.word(), alone(&needs)),
+        None if asks && people => {
+            Some(text("Your id on the platform (empty: later)?")?).filter(|id| !id.is_empty())
+        }
+        None => None,
+    };
+    let config = config(&needs, base_url, &taken, admin.as_deref())?;
+    let manifest = manifest(kind, &needs, &reference, &taken, admin.as_deref());
+    let declared: Channel = serde_json::from_value(manifest.clone())?;
+    if let Some(fault) = config.faults(&declared).first() {
+        bail!("nothing was written: {}", out::harmless(fault));
+    }
+    let mut variables = vec![reference];
+    variables.retain(|name| name != NO_SECRET);
+    variables.extend(needs.secrets.iter().map(|(_, variable)| (*variable).to_owned()));
+    if !args.no_check {
+        let typed = if asks { typed(&variables)? } else { BTreeMap::new() };
+        looked(&declared, &config, &typed, &variables)?;
+    }
+    let provider = provider(&taken);
+    // Where to get a secret is said once.
+    let mut hows = variables
+        .into_iter()
+        .zip(std::iter::once(needs.how).chain(std::iter::repeat("")))
+        .collect::<Vec<_>>();
+    if !provider.is_empty() {
+        hows.push((SPEECH_KEY.to_owned(), "the key of the speech server"));
+    }
+    let next = hows
+        .into_iter()
+        .filter(|(name, _)| clawk_secrets::env::non_empty(name).is_none())
+        .map(|(name, how)| match how {
+            "" => format!("export {name}=…"),
+            how => format!("export {name}=…    # {how}"),
+        })
+        .collect();
+    Ok(Written {
+        manifest: yaml(&manifest),
+        provider,
+        config: toml(&config)?,
+        next,
+        flags: if needs.listens {
+            " --listen 127.0.0.1:8080"
+        } else {
+            ""
+        },
+    })
+}
+
+/// What the type needs, from flags or from the person; and the platform's address, where it is not the vendor's.
+fn taken(args: &Args, kind: Kind, needs: &Needs, asks: bool) -> Result<(Taken, Option<String>)> {
     let mut given = pairs(&args.settings)?;
     if let Some(url) = &args.base_url {
         given.insert("base_url".to_owned(), url.clone());
     }
-    if asks {
-        out::line(&format!("{}: {}", kind.word(), needs.how))?;
-    }
-    let mut taken = BTreeMap::new();
-    for (key, what) in needs.settings.iter().chain(needs.urls) {
-        let value = match given.remove(*key) {
+    let mut taken = Taken::new();
+    for ask in &needs.asks {
+        let value = match given.remove(ask.name) {
             Some(value) => value,
-            None if asks => text(&format!("{key}: {what}?"))?,
-            None => bail!("`--setting {key}=…` is missing: {what}"),
+            None if asks && ask.place == Place::Optional => {
+                text(&format!("{}: {} (empty: later)?", ask.name, ask.what))?
+            }
+            None if asks => text(&format!("{}: {}?", ask.name, ask.what))?,
+            None if ask.place == Place::Optional => continue,
+            None => bail!("`--setting {}=…` is missing: {}", ask.name, ask.what),
         };
-        taken.insert(*key, value);
+        let value = value.trim().to_owned();
+        if value.is_empty() && ask.place != Place::Optional {
+            bail!("`{}` is empty: {}", ask.name, ask.what);
+        }
+        if !value.is_empty() {
+            taken.push((*ask, value));
+        }
     }
-    let base_url = given.remove("base_url").or_else(|| taken.remove("base_url"));
+    let base_url = given.remove("base_url");
     if let Some((unknown, _)) = given.first_key_value() {
         bail!(
             "`{}` needs no setting `{}`",
@@ -216,46 +167,42 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
             out::clipped(unknown, 60)
         );
     }
-    let admin = match &args.admin {
-        Some(admin) => Some(admin.clone()),
-        None if asks && kind != Kind::Web => {
-            Some(text("Your id on the platform (empty: later)?")?).filter(|id| !id.is_empty())
-        }
-        None => None,
-    };
-    let config = config(kind, &needs, base_url, &taken, admin.as_deref());
-    let manifest = manifest(kind, &needs, &reference, admin.as_deref());
-    let mut variables = vec![reference.clone()];
-    variables.extend(needs.secrets.iter().map(|(_, variable)| (*variable).to_owned()));
+    Ok((taken, base_url))
+}
+
+/// Why nobody's id is wanted.
+const fn alone(needs: &Needs) -> &'static str {
+    match needs.lets_in {
+        LetIn::User => "the person with its token is its admin",
+        LetIn::Nobody | LetIn::Pairing | LetIn::Admin => "nobody writes there",
+    }
+}
+
+/// The variable of the first secret. An address without a user needs no password.
+fn first_secret(needs: &Needs, taken: &Taken) -> &'static str {
+    let url = taken.iter().find(|(ask, _)| ask.name == "url");
+    match (needs.lets_in, url) {
+        (LetIn::Nobody, Some((_, url))) if !url.contains('@') => NO_SECRET,
+        _ => needs.secret,
+    }
+}
+
+/// Secrets that are not in the environment, typed by the person for the check alone.
+fn typed(variables: &[String]) -> Result<BTreeMap<String, String>> {
     let mut typed = BTreeMap::new();
-    if asks && !args.no_check {
-        for name in variables
-            .iter()
-            .filter(|name| clawk_secrets::env::non_empty(name).is_none())
-        {
-            let asked =
-                inquire::Password::new(&format!("{name} (checked, and written nowhere; empty: later)"))
-                    .without_confirmation()
-                    .prompt()
-                    .context("not answered")?;
-            if !asked.trim().is_empty() {
-                typed.insert(name.clone(), asked);
-            }
-        }
-    }
-    if !args.no_check {
-        looked(&manifest, &config, &typed, &variables)?;
-    }
-    let next = variables
+    for name in variables
         .iter()
         .filter(|name| clawk_secrets::env::non_empty(name).is_none())
-        .map(|name| format!("export {name}=…    # {}", needs.how))
-        .collect();
-    Ok(Written {
-        manifest: yaml(&manifest),
-        config: toml(&config)?,
-        next,
-    })
+    {
+        let asked = inquire::Password::new(&format!("{name} (checked, and written nowhere; empty: later)"))
+            .without_confirmation()
+            .prompt()
+            .context("not answered")?;
+        if !asked.trim().is_empty() {
+            typed.insert(name.clone(), asked);
+        }
+    }
+    Ok(typed)
 }
 
 fn text(question: &str) -> Result<String> {
@@ -288,53 +235,105 @@ fn variable(name: &str) -> Result<()> {
 }
 
 fn config(
-    kind: Kind,
     needs: &Needs,
     base_url: Option<String>,
-    taken: &BTreeMap<&'static str, String>,
+    taken: &Taken,
     admin: Option<&str>,
-) -> ChannelConfig {
-    let url = |name: &str| taken.get(name).cloned();
-    let settings = needs.settings.iter();
-    ChannelConfig {
-        base_url,
-        url: url("url"),
-        smtp_url: url("smtp_url"),
-        secrets: needs
-            .secrets
-            .iter()
-            .map(|(key, variable)| ((*key).to_owned(), (*variable).to_owned()))
-            .collect(),
-        settings: settings
-            .filter_map(|(name, _)| Some(((*name).to_owned(), taken.get(name)?.clone())))
-            .collect(),
-        // The page's token belongs to a person called `user`.
-        admins: match kind {
-            Kind::Web => vec!["user".to_owned()],
-            _ => admin.map(str::to_owned).into_iter().collect(),
-        },
-        ..ChannelConfig::default()
+) -> Result<ChannelConfig> {
+    let mut keys = serde_json::Map::new();
+    let mut settings = serde_json::Map::new();
+    for (ask, value) in taken {
+        match ask.place {
+            Place::Setting => {
+                settings.insert(ask.name.to_owned(), json!(value));
+            }
+            Place::Key | Place::Optional => {
+                keys.insert(ask.name.to_owned(), json!(value));
+            }
+            Place::Command => {
+                let words: Vec<&str> = value.split_whitespace().collect();
+                keys.insert(ask.name.to_owned(), json!(words));
+            }
+            Place::Speech => {
+                settings.insert("transcribe".to_owned(), json!(SPEECH));
+                settings.insert("speak".to_owned(), json!(SPEECH));
+            }
+            Place::Trigger => {}
+        }
     }
+    if let Some(url) = base_url {
+        keys.insert("base_url".to_owned(), json!(url));
+    }
+    keys.insert("settings".to_owned(), Value::Object(settings));
+    let mut config: ChannelConfig = serde_json::from_value(Value::Object(keys))?;
+    config.secrets = needs
+        .secrets
+        .iter()
+        .map(|(key, variable)| ((*key).to_owned(), (*variable).to_owned()))
+        .collect();
+    config.admins = match needs.lets_in {
+        LetIn::User => vec!["user".to_owned()],
+        LetIn::Pairing | LetIn::Admin | LetIn::Nobody => admin.map(str::to_owned).into_iter().collect(),
+    };
+    Ok(config)
 }
 
-fn manifest(kind: Kind, needs: &Needs, reference: &str, admin: Option<&str>) -> Value {
-    let access = match (needs.pairs, kind) {
-        (true, _) => json!({"mode": "pairing", "pairing": {"code_expiry_minutes": 30, "max_pending": 10}}),
-        (false, Kind::Web) => json!({"mode": "allowlist", "allowed_ids": ["user"]}),
-        (false, _) => json!({"mode": "allowlist", "allowed_ids": admin.into_iter().collect::<Vec<_>>()}),
+fn manifest(kind: Kind, needs: &Needs, reference: &str, taken: &Taken, admin: Option<&str>) -> Value {
+    let mut channel = json!({"name": NAME, "type": kind.word(), "transport": needs.transport,
+        "auth": {"secret_ref": reference}});
+    let access = match needs.lets_in {
+        LetIn::Pairing => {
+            json!({"mode": "pairing", "pairing": {"code_expiry_minutes": 30, "max_pending": 10}})
+        }
+        LetIn::User => json!({"mode": "allowlist", "allowed_ids": ["user"]}),
+        LetIn::Admin => {
+            json!({"mode": "allowlist", "allowed_ids": admin.into_iter().collect::<Vec<_>>()})
+        }
+        LetIn::Nobody => Value::Null,
     };
-    json!({"name": NAME, "type": kind.word(), "transport": needs.transport, "auth": {"secret_ref": reference},
-        "access_control": access})
+    let triggers = taken.iter().filter(|(ask, _)| ask.place == Place::Trigger);
+    let trigger: serde_json::Map<String, Value> = triggers
+        .map(|(ask, value)| (ask.name.to_owned(), json!(value)))
+        .collect();
+    if let Some(channel) = channel.as_object_mut() {
+        if !access.is_null() {
+            channel.insert("access_control".to_owned(), access);
+        }
+        if !trigger.is_empty() {
+            channel.insert("trigger".to_owned(), Value::Object(trigger));
+        }
+    }
+    channel
+}
+
+/// The provider for speech, as lines of the manifest's `providers`. Values are JSON, which is YAML.
+fn provider(taken: &Taken) -> String {
+    let of = |name: &str| {
+        let found = taken.iter().find(|(ask, _)| ask.name == name);
+        found.map(|(_, value)| json!(value).to_string())
+    };
+    let (Some(url), Some(model)) = (of("speech_url"), of("speech_model")) else {
+        return String::new();
+    };
+    format!(
+        "    - inline:
+        name: {SPEECH}
+        protocol: openai-compatible
+        endpoint: {url}
+        model: {model}
+        capabilities: [audio]
+        auth: {{ type: bearer, secret_ref: {SPEECH_KEY} }}
+"
+    )
 }
 
 /// Asks the platform, where the secrets are at hand.
 fn looked(
-    manifest: &Value,
+    channel: &Channel,
     config: &ChannelConfig,
     typed: &BTreeMap<String, String>,
     variables: &[String],
 ) -> Result<()> {
-    let channel: Channel = serde_json::from_value(manifest.clone())?;
     let resolver = match typed.is_empty() {
         true => Resolver::without_store(Env::Process),
         false => {
@@ -358,7 +357,7 @@ fn looked(
         return Ok(());
     }
     let clock = SystemClock::default();
-    let found = compose::runtime()?.block_on(check(&[(&channel, config)], &resolver, clock.now(), ""));
+    let found = compose::runtime()?.block_on(check(&[(channel, config)], &resolver, clock.now(), ""));
     for (_, finding) in &found {
         out::line(&format!("{}: {}", finding.code, out::harmless(&finding.result)))?;
         if finding.grade == Grade::Warn {
@@ -375,6 +374,9 @@ fn looked(
     Ok(())
 }
 
+/// Keys of a channel, in the order in which people read them.
+const KEYS: [&str; 6] = ["name", "type", "transport", "auth", "access_control", "trigger"];
+
 /// The channel as lines of the manifest's `spec`. Values are JSON, which is YAML.
 fn yaml(manifest: &Value) -> String {
     let mut lines = vec![
@@ -382,8 +384,10 @@ fn yaml(manifest: &Value) -> String {
         "  channels:".to_owned(),
         "    - inline:".to_owned(),
     ];
-    for (key, value) in manifest.as_object().into_iter().flatten() {
-        lines.push(format!("        {key}: {value}"));
+    for key in KEYS {
+        if let Some(value) = manifest.get(key) {
+            lines.push(format!("        {key}: {value}"));
+        }
     }
     lines.join("\n") + "\n"
 }

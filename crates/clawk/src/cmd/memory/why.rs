@@ -203,10 +203,12 @@ impl Look<'_> {
     }
 
     /// The call that brought a page or a file: the first whose arguments name it.
+    /// What was read from a file that holds its text is named with the file.
     fn origin(&mut self, kind: &str, name: &str, depth: usize) -> Result<()> {
+        let bare = name.rsplit_once(" (in ").map_or(name, |(bare, _)| bare);
         let found = self.event(&[kind::ACTION_REQUESTED], |event, facts| {
-            is(facts, "action_id", name)
-                || (!name.is_empty() && said(event).is_some_and(|text| text.contains(name)))
+            is(facts, "action_id", bare)
+                || (!bare.is_empty() && said(event).is_some_and(|text| text.contains(bare)))
         })?;
         let facts = found.map(|(event, facts)| {
             json!({

@@ -1,5 +1,6 @@
 //! Before every inference and every effect: is the lease still ours, as far as this host's own clock tells? (R48)
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use clawk_kernel::Parts;
 use clawk_kernel::call::Permit;
 use clawk_kernel::place::Search;
 use clawk_kernel::ports::{
-    Audio, Completion, Delta, Description, Embedded, FaultKind, InferRequest, Later, Look, Mend, Provider,
-    ProviderError, RunError, RunOutcome, Spoken, ToolRunner, Transcribed,
+    Audio, Completion, Delta, Description, Embedded, FaultKind, InferRequest, Later, Look, Marked,
+    MarkedContent, Mend, Provider, ProviderError, RunError, RunOutcome, Spoken, ToolRunner, Transcribed,
 };
 use clawk_kernel::sheet::Preview;
 use clawk_kernel::witness::Fact;
@@ -143,6 +144,14 @@ impl ToolRunner for Leased {
 
     fn places<'a>(&'a self, look: Look<'a>, search: Search) -> Later<'a, Places> {
         self.inner.places(look, search)
+    }
+
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+        self.inner.marked(contents)
+    }
+
+    fn mark<'a>(&'a self, text: String, origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+        self.inner.mark(text, origins)
     }
 
     fn mend(&self, tool: &str) -> Mend {

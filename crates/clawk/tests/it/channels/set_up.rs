@@ -92,6 +92,96 @@ fn init_writes_a_channel_only_when_its_platform_takes_the_token() {
 }
 
 #[test]
+fn init_writes_every_type_so_that_it_validates() {
+    let agent = Agent::new();
+    // What each type must be told; what may be left out is left out.
+    let types: [(&str, &[&str]); 19] = [
+        ("telegram", &[]),
+        ("slack", &[]),
+        ("discord", &[]),
+        (
+            "matrix",
+            &["user_id=@bot:example.org", "base_url=https://matrix.example.org"],
+        ),
+        (
+            "email",
+            &[
+                "address=agent@example.org",
+                "authserv_id=mx.example.org",
+                "url=imaps://agent@imap.example.org",
+                "smtp_url=smtps://agent@smtp.example.org",
+            ],
+        ),
+        ("webhook", &[]),
+        ("web", &[]),
+        (
+            "voice",
+            &[
+                "speech_url=https://speech.example.org/v1",
+                "speech_model=whisper-1",
+            ],
+        ),
+        ("whatsapp", &["phone_number_id=106540352242922"]),
+        ("line", &[]),
+        ("lark", &["app_id=cli_1"]),
+        ("dingtalk", &["client_id=ding1"]),
+        ("wechat", &["app_id=wx1"]),
+        ("qq", &["app_id=102"]),
+        ("cron", &["schedule=0 7 * * 1-5"]),
+        ("queue", &["queue_name=jobs", "url=amqp://agent@mq.example.org"]),
+        (
+            "imap",
+            &[
+                "mailbox=INBOX",
+                "url=imaps://agent@imap.example.org",
+                "authserv_id=mx.example.org",
+            ],
+        ),
+        ("db-trigger", &["table=orders", "url=sqlite:shop.db"]),
+        ("custom", &["command=python3 adapter.py"]),
+    ];
+    for (kind, settings) in types {
+        let write = |folder: &str, settings: &[&str]| {
+            let mut command = agent.clawk(["init", folder, "--channel", kind, "--yes", "--no-check"]);
+            for setting in settings {
+                command.args(["--setting", setting]);
+            }
+            command.output().unwrap()
+        };
+        let made = write(kind, settings);
+        let told = text(&made.stdout) + &text(&made.stderr);
+        assert!(made.status.success(), "{kind}: {told}");
+        let checked = agent
+            .clawk(["validate", &format!("{kind}/claw.yaml"), "--format", "json"])
+            .output()
+            .unwrap();
+        let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+        assert_eq!(checked["valid"], true, "{kind}: {checked:#}");
+        let config = std::fs::read_to_string(agent.path(kind).join("clawk.toml")).unwrap_or_default();
+        for setting in settings {
+            let (name, value) = setting.split_once('=').unwrap();
+            let manifest = std::fs::read_to_string(agent.path(kind).join("claw.yaml")).unwrap();
+            let words: Vec<&str> = value.split(' ').collect();
+            assert!(
+                manifest.contains(value) || words.iter().all(|word| config.contains(word)),
+                "{kind}: {name} is written nowhere\n{config}"
+            );
+        }
+        if let Some((first, rest)) = settings.split_first() {
+            let folder = format!("{kind}-without");
+            let refused = write(&folder, rest);
+            let told = text(&refused.stderr);
+            let name = first.split_once('=').unwrap().0;
+            assert!(
+                told.contains(&format!("`--setting {name}=…` is missing")),
+                "{told}"
+            );
+            assert!(!agent.path(&folder).exists(), "{kind}: nothing is written");
+        }
+    }
+}
+
+#[test]
 fn doctor_says_whether_a_public_address_leads_to_this_agent() {
     let agent = Agent::new();
     let [address, other] = [free(), free()];

@@ -1,0 +1,284 @@
+//! Recordings on chat platforms (`features.voice`): a message with one is accepted once it lies on the shelf, which takes as long as a
+//! write to the disk, and is understood after. A platform waits for nothing, and its retry finds the message on the shelf or in the inbox.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::ports::Audio;
+use clawk_manifest::model::Modality;
+use clawk_proto::Digest;
+use futures::StreamExt as _;
+use sha2::{Digest as _, Sha256};
+
+use super::{Inlet, Taken, harmless};
+use crate::adapter::{Attachment, Content, Incoming};
+use crate::features;
+use crate::gate::NOBODY;
+use crate::recording;
+use crate::state::Came;
+use crate::waiting::Waiting;
+
+/// The longest recording that is understood, milliseconds.
+const MAX_MS: u64 = 300_000;
+/// Recordings of one message that are understood.
+const MAX_RECORDINGS: usize = 3;
+/// Conversations of one channel whose recordings are understood at a time.
+const AT_ONCE: usize = 4;
+/// How long a message that could not be handed in waits.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Characters of a transcript.
+const MAX_CHARS: usize = 16_000;
+
+impl Inlet {
+    /// The Provider that turns recordings into words: `settings.transcribe`, else the first one with `audio`.
+    fn ear(&self) -> Option<String> {
+        if let Some(named) = self.config.settings.get("transcribe") {
+            return Some(named.clone());
+        }
+        let providers = &self.kernel.manifest().providers;
+        let ear = providers
+            .iter()
+            .find(|provider| provider.capabilities.contains(&Modality::Audio));
+        ear.map(|provider| provider.name.clone())
+    }
+
+    fn listens(&self) -> bool {
+        self.channel.features.voice == Some(true)
+            && features::hears(self.channel.kind)
+            && self.ear().is_some()
+    }
+
+    /// Whether a message has a recording that is to be understood.
+    pub(super) fn hears(&self, incoming: &Incoming) -> bool {
+        incoming.attachments.iter().any(is_sound) && self.listens()
+    }
+
+    /// Whether a message lies on the shelf.
+    pub(super) fn is_shelved(&self, incoming: &Incoming) -> bool {
+        self.hears(incoming) && self.shelf.waits(incoming)
+    }
+
+    /// Accepts a message with a recording. `None`: there is no room on the shelf; the recording is a file like others.
+    pub(super) async fn shelve(&self, incoming: &Incoming, role: clawk_kernel::Role) -> Option<Taken> {
+        let waiting = Waiting {
+            incoming: incoming.clone(),
+            role,
+            at: self.now().0,
+            words: None,
+        };
+        let shelf = Arc::clone(&self.shelf);
+        let kept = tokio::task::spawn_blocking(move || shelf.keep(&waiting)).await;
+        match kept {
+            Ok(Ok(true)) => {
+                self.recorded.notify_one();
+                self.react(incoming);
+                Some(Taken::Ignored)
+            }
+            Ok(Ok(false)) => None,
+            Ok(Err(error)) => Some(Taken::Later(error.to_string())),
+            Err(error) => Some(Taken::Later(error.to_string())),
+        }
+    }
+
+    /// Turns what lies on the shelf into messages until the channel ends, also what an earlier run of the agent accepted.
+    pub(crate) async fn understand(self: Arc<Self>) {
+        if !self.listens() {
+            return;
+        }
+        loop {
+            let shelf = Arc::clone(&self.shelf);
+            let pending = tokio::task::spawn_blocking(move || shelf.pending()).await;
+            let pending = match pending {
+                Ok(Ok(pending)) => pending,
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "accepted recordings can't be read");
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+                Err(_) => return,
+            };
+            if pending.is_empty() {
+                self.recorded.notified().await;
+                continue;
+            }
+            // One of a conversation at a time, in their order.
+            let mut lines: BTreeMap<String, Vec<Waiting>> = BTreeMap::new();
+            for waiting in pending {
+                let line = lines.entry(waiting.incoming.conversation.clone()).or_default();
+                line.push(waiting);
+            }
+            let all = futures::stream::iter(lines.into_values().map(|line| self.line(line)));
+            let later = all
+                .buffer_unordered(AT_ONCE)
+                .fold(false, |later, done| std::future::ready(later || !done))
+                .await;
+            if later {
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Returns `false` if a message could not be handed in now.
+    async fn line(&self, line: Vec<Waiting>) -> bool {
+        for waiting in line {
+            match self.heard(waiting.clone()).await {
+                None => return false,
+                Some(Taken::Refused(_)) => {
+                    self.status.came(self.now(), Came::Refused);
+                    if let Some(id) = waiting.incoming.ids.first() {
+                        self.unreact(&waiting.incoming.conversation, id);
+                    }
+                }
+                Some(Taken::Accepted { message, session, .. }) => {
+                    self.status.came(self.now(), Came::Accepted);
+                    self.acknowledge(&waiting.incoming);
+                    self.follow(&waiting.incoming.conversation, message, session);
+                    self.questions
+                        .spoke(&self.channel.name, &waiting.incoming.conversation, waiting.role);
+                }
+                Some(Taken::Ignored | Taken::Later(_)) => {}
+            }
+            self.shelf.done(&waiting.incoming);
+        }
+        true
+    }
+
+    /// Hands a message in. `None`: it stays on the shelf.
+    async fn heard(&self, mut waiting: Waiting) -> Option<Taken> {
+        let sender = waiting
+            .incoming
+            .sender
+            .clone()
+            .unwrap_or_else(|| NOBODY.to_owned());
+        let mut inbound = self.inbound(&waiting.incoming, &sender);
+        match self.kernel.arrived(&inbound).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return Some(Taken::Ignored),
+            Err(_) => return None,
+        }
+        let conversation = waiting.incoming.conversation.clone();
+        let Some(role) = self.gate.role(&sender) else {
+            let reason = "the sender is not let in any more";
+            self.record_refusal(&conversation, &sender, reason).await;
+            return Some(Taken::Refused(reason.to_owned()));
+        };
+        inbound.role = role.min(waiting.role);
+        self.fetch_sounds(&mut waiting.incoming).await;
+        let words = match waiting.words.take() {
+            Some(words) => words,
+            None => {
+                let words = self.words(&waiting.incoming).await?;
+                waiting.words = Some(words.clone());
+                // From here on it is paid, and is not asked again.
+                if let Err(error) = self.shelf.keep(&waiting) {
+                    tracing::warn!(%error, "a transcript can't be kept");
+                }
+                words
+            }
+        };
+        let said = waiting.incoming.text.clone();
+        let lines = std::iter::once(said).filter(|said| !said.is_empty()).chain(words);
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let length = u64::try_from(text.chars().count()).unwrap_or(u64::MAX);
+        if let Some(most) = self.channel.processing.max_message_length
+            && length > most
+        {
+            let told = format!("The recording has {length} characters in words; at most {most} are taken.");
+            let reason = "the message is longer than `max_message_length`";
+            return Some(self.refuse(&waiting.incoming, &sender, reason, Some(told)).await);
+        }
+        let adapter = self.adapter();
+        let taken = self
+            .files
+            .take(adapter.as_ref(), &text, &waiting.incoming.attachments);
+        (inbound.images, inbound.text) = taken.await;
+        match self.submitted(inbound).await {
+            Taken::Later(reason) => {
+                tracing::warn!(reason, "what was said could not be handed in yet");
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Fetches the recordings, once for their words and the file that is kept.
+    async fn fetch_sounds(&self, incoming: &mut Incoming) {
+        let adapter = self.adapter();
+        let sounds = incoming.attachments.iter_mut().filter(|file| is_sound(file));
+        for file in sounds.take(MAX_RECORDINGS) {
+            // silent-ok: the line of the file says why
+            if let Ok(data) = self.files.one(adapter.as_ref(), file).await {
+                file.content = Content::Here(data);
+            }
+        }
+    }
+
+    /// A line for each recording. `None`: the agent ends; it is asked again later.
+    async fn words(&self, incoming: &Incoming) -> Option<Vec<String>> {
+        let mut lines = Vec::new();
+        let sounds = incoming.attachments.iter().filter(|file| is_sound(file));
+        for file in sounds.take(MAX_RECORDINGS) {
+            let Content::Here(data) = &file.content else {
+                continue;
+            };
+            lines.push(match recording::measured(data) {
+                None => "[recording, not transcribed: its format or length can't be read]".to_owned(),
+                Some((_, ms)) if ms > MAX_MS => format!(
+                    "[recording, {} s, not transcribed: at most {} minutes are]",
+                    ms.div_ceil(1_000),
+                    MAX_MS / 60_000
+                ),
+                Some((media_type, ms)) => self.line_of(media_type, ms, data).await?,
+            });
+        }
+        Some(lines)
+    }
+
+    async fn line_of(&self, media_type: &str, length_ms: u64, data: &[u8]) -> Option<String> {
+        let ear = self.ear()?;
+        let audio = Audio {
+            media_type: media_type.to_owned(),
+            digest: Digest(Sha256::digest(data).into()),
+            length_ms,
+            data: Arc::from(data),
+        };
+        let seconds = length_ms.div_ceil(1_000);
+        Some(match self.kernel.transcribe(&ear, &audio, &self.over).await {
+            Ok(words) if words.trim().is_empty() => format!("[recording, {seconds} s: nothing was said]"),
+            Ok(words) => format!("[recording, {seconds} s, transcribed: {}]", quoted(&words)),
+            Err(_) if self.over.is_cancelled() => return None,
+            Err(error) => {
+                tracing::warn!(%error, "a recording could not be understood");
+                format!(
+                    "[recording, {seconds} s, not transcribed: {}]",
+                    harmless(&error.to_string())
+                )
+            }
+        })
+    }
+}
+
+/// A recording by what the platform says of it. Its bytes decide whether it is understood.
+fn is_sound(file: &Attachment) -> bool {
+    let kind = file.media_type.to_ascii_lowercase();
+    kind.starts_with("audio") || kind == "application/ogg"
+}
+
+/// A transcript as part of one line in brackets: words that were spoken or made up can't end it or begin another one.
+fn quoted(words: &str) -> String {
+    let plain = |c: char| match c {
+        '[' => '(',
+        ']' => ')',
+        c if c.is_whitespace() || c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => ' ',
+        c => c,
+    };
+    let hidden = |c: &char| !matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    words
+        .trim()
+        .chars()
+        .filter(hidden)
+        .map(plain)
+        .take(MAX_CHARS)
+        .collect()
+}

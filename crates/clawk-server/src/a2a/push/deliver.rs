@@ -1,0 +1,360 @@
+//! A receiver's notifications: noted as the task's states come, posted in order, and gone on with in the next run.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use clawk_egress::{EgressError, Request};
+use clawk_kernel::{Kernel, PushGivenUp};
+use clawk_proto::Digest;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::book::{BookError, Due, Kept, Key, Note};
+use super::{Push, Receiver};
+use crate::a2a::tasks::{Named, State, Task};
+use crate::a2a::{old, wire};
+use crate::host::Host;
+
+/// Waits before a notification is posted again; after the last it is given up.
+const WAITS: [Duration; 8] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(15),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(900),
+    Duration::from_secs(3_600),
+];
+/// How long to wait when the file can't be written or read.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// What came of posting.
+enum Posted {
+    Taken,
+    /// It may be taken the next time.
+    Again(String),
+    Never(String),
+}
+
+/// A receiver that is being told.
+struct Line {
+    push: Push,
+    host: Host,
+    task: Arc<Task>,
+    receiver: Receiver,
+    key: Key,
+    /// Something is owed.
+    more: Notify,
+    /// Nothing more is noted.
+    noted: AtomicBool,
+}
+
+impl Push {
+    /// Keeps a receiver, which is told of the task from its present state on, or `from_first`, from its first one.
+    pub(in crate::a2a) async fn begin(
+        &self,
+        host: &Host,
+        (task, config): (&Arc<Task>, &Value),
+        receiver: Receiver,
+        from_first: bool,
+    ) -> Result<(), BookError> {
+        let key = key(task, &receiver.id);
+        let kept = Kept {
+            config: config.clone(),
+            old: receiver.old,
+            context: task.context.clone(),
+            content: task.content.to_hex(),
+        };
+        self.0.book.put(key.clone(), kept).await?;
+        let (_, end) = task.since(0);
+        let at = if from_first { 0 } else { end.saturating_sub(1) };
+        self.follow(host, (task, at), receiver);
+        Ok(())
+    }
+
+    /// Forgets a receiver, and what it is owed.
+    pub(in crate::a2a) async fn forget(&self, task: &Task, id: &str) -> Result<(), BookError> {
+        self.0.book.remove(key(task, id)).await
+    }
+
+    /// Goes on with what earlier runs left, whenever a run of the agent begins, until `cancel`.
+    pub(crate) async fn carry_on(self, host: Host, cancel: CancellationToken) {
+        let mut runs = host.current().follow();
+        loop {
+            let run = runs.borrow_and_update().clone();
+            if let Some(kernel) = run
+                && let Err(error) = self.resume(&host, &kernel).await
+            {
+                tracing::warn!(%error, "push receivers of earlier runs are not told anything in this run");
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = runs.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn resume(&self, host: &Host, kernel: &Kernel) -> Result<(), BookError> {
+        for (key, kept, last) in self.0.book.all().await? {
+            let named = Named {
+                id: key.task.clone(),
+                owner: key.owner.as_str().into(),
+                context: kept.context,
+                content: Digest::from_hex(&kept.content).unwrap_or(Digest::ZERO),
+            };
+            let told = State::of_name(&last);
+            let last = told.unwrap_or(State::Submitted);
+            let task = match host.tasks().resume(host, kernel, named, last) {
+                Ok(task) => task,
+                Err(error) => {
+                    tracing::warn!(task = %key.task, %error, "a push receiver of an earlier run is not told anything in this run");
+                    continue;
+                }
+            };
+            // The receiver of this run, where there is one already.
+            if task.receivers.find(&key.id).is_some() {
+                continue;
+            }
+            // The operator's list may be another one by now: then every address is refused when it is posted to.
+            let receiver = self.receiver(&key.task, &kept.config, &key.id, kept.old);
+            let receiver =
+                receiver.and_then(|receiver| task.receivers.put(receiver.clone()).map(|()| receiver));
+            match receiver {
+                Ok(receiver) => {
+                    // Its last state is in the file already, if it has one.
+                    let at = u64::from(told.is_some());
+                    self.follow(host, (&task, at), receiver);
+                }
+                Err(refusal) => self.refused(kernel, key, &refusal.to_string()).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A receiver that may not be told any more.
+    async fn refused(&self, kernel: &Kernel, key: Key, reason: &str) -> Result<(), BookError> {
+        let dead = PushGivenUp {
+            task: key.task.clone(),
+            owner: key.owner.clone(),
+            receiver: key.id.clone(),
+            host: String::new(),
+            state: "all".to_owned(),
+            attempts: 0,
+            reason: reason.to_owned(),
+        };
+        if let Err(error) = kernel.record_push(&dead).await {
+            tracing::warn!(%error, "a push receiver that is given up is not recorded");
+            return Ok(());
+        }
+        self.0.book.remove(key).await
+    }
+
+    /// Notes and posts the task's states from this place on, to its end.
+    fn follow(&self, host: &Host, (task, at): (&Arc<Task>, u64), receiver: Receiver) {
+        let line = Line {
+            push: self.clone(),
+            host: host.clone(),
+            key: key(task, &receiver.id),
+            task: Arc::clone(task),
+            receiver,
+            more: Notify::new(),
+            noted: AtomicBool::new(false),
+        };
+        host.outlive(async move {
+            let over = line.receiver.over.clone();
+            let both = async { tokio::join!(line.note(at), line.deliver()) };
+            tokio::select! {
+                () = over.cancelled() => {}
+                _ = both => {}
+            }
+        });
+    }
+
+    fn lane(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|_, lane| lane.strong_count() > 0);
+        if let Some(lane) = lanes.get(key).and_then(Weak::upgrade) {
+            return lane;
+        }
+        let lane = Arc::default();
+        lanes.insert(key.clone(), Arc::downgrade(&lane));
+        lane
+    }
+}
+
+fn key(task: &Task, id: &str) -> Key {
+    Key {
+        owner: task.owner.to_string(),
+        task: task.id.clone(),
+        id: id.to_owned(),
+    }
+}
+
+impl Line {
+    /// Writes down each state before it is posted, until the task or the run ends.
+    async fn note(&self, mut at: u64) {
+        let mut phases = self.task.follow();
+        loop {
+            let (is_final, interrupted) = {
+                let now = phases.borrow_and_update();
+                (now.state.is_final(), now.interrupted)
+            };
+            let (mut fresh, next) = self.task.since(at);
+            fresh.retain(|phase| !phase.interrupted);
+            let ended = fresh.last().is_some_and(|phase| phase.state.is_final());
+            let notes: Vec<Note> = fresh
+                .into_iter()
+                .map(|phase| (phase.state.name(), self.event(phase)))
+                .collect();
+            if !notes.is_empty()
+                && let Err(error) = self.push.0.book.note(self.key.clone(), notes, ended).await
+            {
+                tracing::warn!(%error, task = %self.task.id, "a state of a task is not noted for its receiver");
+                tokio::time::sleep(BREATH).await;
+                continue;
+            }
+            at = next;
+            let is_over = ended || is_final || interrupted;
+            if is_over {
+                self.noted.store(true, Ordering::SeqCst);
+            }
+            self.more.notify_one();
+            if is_over || phases.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn event(&self, phase: crate::a2a::tasks::Phase) -> Value {
+        let is_final = phase.state.is_final();
+        let view = self.task.view_in(phase);
+        match (self.receiver.old, is_final) {
+            (true, _) => old::task(&wire::task(&view)),
+            (false, true) => json!({"task": wire::task(&view)}),
+            (false, false) => wire::status_update(&view),
+        }
+    }
+
+    /// Posts what is owed, the oldest first.
+    async fn deliver(&self) {
+        let lane = self.push.lane(&self.key);
+        let _alone = lane.lock().await;
+        loop {
+            let noted = self.noted.load(Ordering::SeqCst);
+            match self.push.0.book.next(self.key.clone()).await {
+                Ok(Some(due)) => {
+                    if !self.settle(due).await {
+                        return;
+                    }
+                }
+                Ok(None) if noted => return,
+                Ok(None) => self.more.notified().await,
+                Err(error) => {
+                    tracing::warn!(%error, task = %self.task.id, "what a receiver is owed is not known");
+                    if !self.rests(BREATH).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits; `false`: the host ends meanwhile, and the next run goes on.
+    async fn rests(&self, wait: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            () = self.host.stopping() => false,
+        }
+    }
+
+    /// Posts one notification once, or gives it up. `false`: the host ends.
+    async fn settle(&self, due: Due) -> bool {
+        let clock = &self.host.options().clock;
+        let made = usize::try_from(due.attempts).unwrap_or(usize::MAX);
+        // Its last post failed, or was cut off by the end of a run. A wall clock that jumped does not make the wait longer.
+        let last = made.checked_sub(1).map(|at| at.min(WAITS.len() - 1));
+        if let Some(longest) = last.and_then(|at| WAITS.get(at)) {
+            let left = u64::try_from(due.next_us.saturating_sub(clock.now().0)).unwrap_or(0);
+            if !self.rests(Duration::from_micros(left).min(*longest)).await {
+                return false;
+            }
+        }
+        let next_wait = WAITS.get(made);
+        let wait_us = next_wait.map_or(0, |wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
+        let next_us = clock.now().0.saturating_add(wait_us);
+        let book = &self.push.0.book;
+        let settled = match book.begin(due.number, next_us).await {
+            Err(error) => Err(error),
+            Ok(()) => match self.post(&due.event).await {
+                Posted::Taken => book.settle(due.number).await,
+                Posted::Again(_) if next_wait.is_some() => Ok(()),
+                Posted::Again(reason) | Posted::Never(reason) => self.give_up(due, reason).await,
+            },
+        };
+        if let Err(error) = settled {
+            tracing::warn!(%error, task = %self.task.id, "what came of a push notification is not noted");
+            return self.rests(BREATH).await;
+        }
+        true
+    }
+
+    async fn give_up(&self, due: Due, reason: String) -> Result<(), BookError> {
+        let dead = PushGivenUp {
+            task: self.key.task.clone(),
+            owner: self.key.owner.clone(),
+            receiver: self.key.id.clone(),
+            host: self.receiver.url.host_str().unwrap_or_default().to_owned(),
+            state: due.state,
+            attempts: due.attempts.saturating_add(1),
+            reason,
+        };
+        // An agent that has ended records nothing: the notification is owed in the next run, and given up there.
+        let recorded = match self.host.current().get() {
+            Some(kernel) => kernel.record_push(&dead).await.map_err(|error| error.to_string()),
+            None => Err("no agent runs".to_owned()),
+        };
+        if let Err(error) = recorded {
+            tracing::warn!(%error, "a push notification that is given up is not recorded");
+            self.rests(BREATH).await;
+            return Ok(());
+        }
+        self.push.0.book.settle(due.number).await
+    }
+
+    async fn post(&self, event: &Value) -> Posted {
+        let Ok(_place) = self.push.0.posts.acquire().await else {
+            return Posted::Again("the host ends".to_owned());
+        };
+        let request = Request {
+            method: Method::POST,
+            url: self.receiver.url.clone(),
+            headers: self.receiver.headers.clone(),
+            body: event.to_string().into(),
+        };
+        let (task, host) = (&self.key.task, self.receiver.url.host_str().unwrap_or_default());
+        match self.push.0.client.send(request).await {
+            Ok(answer) if answer.status().is_success() => Posted::Taken,
+            Ok(answer) => {
+                let status = answer.status();
+                tracing::warn!(%task, host, %status, "a push notification was not taken");
+                let reason = format!("the receiver answered with status {}", status.as_u16());
+                if status.is_server_error() || matches!(status.as_u16(), 408 | 429) {
+                    Posted::Again(reason)
+                } else {
+                    Posted::Never(reason)
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%task, host, %error, "a push notification could not be sent");
+                match error {
+                    EgressError::Refused(_) => Posted::Never(error.to_string()),
+                    other => Posted::Again(other.to_string()),
+                }
+            }
+        }
+    }
+}

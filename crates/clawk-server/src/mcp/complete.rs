@@ -1,0 +1,58 @@
+//! Completion of arguments: a prompt's, from the values that the skill's input schema allows; a resource template's, from what there
+//! is for this client.
+
+use clawk_manifest::model::Skill;
+use rmcp::ErrorData;
+use rmcp::model::{CompleteRequestParams, CompleteResult, CompletionInfo, Reference};
+use serde_json::Value;
+
+use super::serve::{Asking, Served};
+use super::{prompts, resources};
+use crate::access::Scope;
+
+/// Values that begin with what was typed; none for what this client may not see.
+pub(super) async fn complete(
+    served: &Served,
+    asking: &Asking,
+    request: CompleteRequestParams,
+) -> Result<CompleteResult, ErrorData> {
+    let (argument, typed) = (&*request.argument.name, &*request.argument.value);
+    let mut values = match &request.r#ref {
+        Reference::Prompt(prompt) => {
+            asking.needs(Scope::Message)?;
+            let skill = prompts::skill(asking, &prompt.name);
+            let unknown = || ErrorData::invalid_params("there is no such prompt", None);
+            allowed(skill.ok_or_else(unknown)?, argument)
+        }
+        Reference::Resource(template) => resources::values(served, asking, &template.uri, argument).await,
+        _ => {
+            return Err(ErrorData::invalid_params(
+                "only prompts and resources have arguments",
+                None,
+            ));
+        }
+    };
+    values.retain(|value| value.starts_with(typed));
+    let total = u32::try_from(values.len()).ok(); // silent-ok: nobody has four billion of them
+    let more = values.len() > CompletionInfo::MAX_VALUES;
+    values.truncate(CompletionInfo::MAX_VALUES);
+    let mut info = CompletionInfo::default();
+    (info.values, info.total, info.has_more) = (values, total, Some(more));
+    Ok(CompleteResult::new(info))
+}
+
+/// The values that the input schema of a skill allows for one of its members.
+fn allowed(skill: &Skill, argument: &str) -> Vec<String> {
+    let schema = skill.input_schema.as_ref();
+    let member = schema
+        .and_then(|schema| schema.get("properties"))
+        .and_then(|properties| properties.get(argument));
+    let listed = member
+        .and_then(|member| member.get("enum"))
+        .and_then(Value::as_array);
+    let texts = listed.into_iter().flatten().map(|value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    });
+    texts.collect()
+}

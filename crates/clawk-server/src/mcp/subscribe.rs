@@ -1,0 +1,94 @@
+//! Subscriptions: a client is told when a trace that it may read has grown. What it reads then is judged anew.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_proto::SessionId;
+use rmcp::model::ResourceUpdatedNotificationParam;
+use rmcp::service::Peer;
+use rmcp::{ErrorData, RoleServer};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::resources;
+use super::serve::{Asking, Served};
+
+/// Subscriptions of one client.
+const MAX_SUBSCRIPTIONS: usize = 64;
+/// A trace that grows all the time is told of this often.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What one client has subscribed to, each until its guard goes.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions(Mutex<HashMap<String, DropGuard>>);
+
+impl Subscriptions {
+    /// Tells the client of this resource from now on; once more is the same.
+    ///
+    /// # Errors
+    /// It is no trace that this client may read; the client has too many.
+    pub(super) async fn add(
+        &self,
+        served: &Served,
+        asking: &Asking,
+        uri: &str,
+        peer: Peer<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let session = resources::trace_of(served, asking, uri).await?;
+        let over = CancellationToken::new();
+        {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.contains_key(uri) {
+                return Ok(());
+            }
+            if all.len() >= MAX_SUBSCRIPTIONS {
+                let message = format!("a client has at most {MAX_SUBSCRIPTIONS} subscriptions");
+                return Err(ErrorData::invalid_request(message, None));
+            }
+            all.insert(uri.to_owned(), over.clone().drop_guard());
+        }
+        // The task holds nothing of the client's session, so that its end is seen.
+        let (traces, host, uri) = (served.shared_traces(), served.host().clone(), uri.to_owned());
+        served.host().outlive(async move {
+            let telling = async {
+                let mut commits = traces.watch();
+                let mut told = count(&*traces, session).await;
+                while commits.changed().await.is_ok() {
+                    let now = count(&*traces, session).await;
+                    if now == told {
+                        continue;
+                    }
+                    told = now;
+                    let updated = ResourceUpdatedNotificationParam::new(uri.clone());
+                    if peer.notify_resource_updated(updated).await.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            };
+            tokio::select! {
+                () = over.cancelled() => {}
+                () = host.stopping() => {}
+                () = telling => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// Tells the client of this resource no more.
+    pub(super) fn remove(&self, uri: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(uri);
+    }
+}
+
+/// How many events a trace has; none where that can't be read.
+async fn count(traces: &dyn crate::http::Traces, session: SessionId) -> Option<u64> {
+    match traces.count(session, Vec::new()).await {
+        Ok(count) => Some(count),
+        Err(cause) => {
+            tracing::warn!(cause, "a trace that a client has subscribed to can't be read");
+            None
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Who uses a host besides the swarm: a client that calls tools and talks, each request more than once; a person who answers
+//! questions; an operator who stops the agent and lets it go on. They outlive the host's crashes, as people do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_kernel::stop::Level;
+use clawk_kernel::{Answer, CallError, Door, Kernel, Person, Talk};
+use clawk_proto::method::{CallContext, ToolCallParams};
+use clawk_proto::{RequestId, SessionId};
+use serde_json::{Map, json};
+
+use crate::host::{DANGER, Host, LOOK, PAID};
+use crate::judge::Invariant;
+use crate::rng::Rng;
+use crate::world::id;
+
+/// What the client calls, in turn.
+const TOOLS: [&str; 8] = [
+    "write",
+    DANGER,
+    PAID,
+    LOOK,
+    "flaky",
+    "slow",
+    PAID,
+    crate::host::FORBIDDEN,
+];
+
+/// What is known outside of the host, whatever becomes of it.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Requests of [`DANGER`] to which a person's last answer was yes.
+    approved: BTreeSet<String>,
+    /// A stop was confirmed, and nobody has lifted it.
+    stopped: bool,
+    /// What the client was told first, by request.
+    told: BTreeMap<String, String>,
+    /// Told again since the faults ended.
+    last: BTreeSet<String>,
+    wrong: Vec<(Invariant, String)>,
+    /// Requests that were made again.
+    pub(crate) again: usize,
+    /// Questions that a person answered.
+    pub(crate) answers: usize,
+    /// Stops that were confirmed.
+    pub(crate) stops: usize,
+}
+
+/// Shared with the host's runner, which is told of every effect that begins.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts(Arc<Mutex<Known>>);
+
+impl Facts {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An effect begins.
+    pub(crate) fn begins(&self, request: &RequestId, tool: &str) {
+        let mut known = self.lock();
+        let what = format!("{tool} of {request}");
+        if known.stopped {
+            known.wrong.push((Invariant::StopHolds, what.clone()));
+        }
+        if tool == DANGER && !known.approved.contains(request.as_str()) {
+            known.wrong.push((Invariant::AskedFirst, what));
+        }
+    }
+
+    pub(crate) fn wrong(&self) -> Option<(Invariant, String)> {
+        self.lock().wrong.first().cloned()
+    }
+
+    /// The client is told how a request ended. What it was told once, it is told always.
+    fn tell(&self, request: &RequestId, said: String, quiet: bool) {
+        let mut known = self.lock();
+        let key = request.as_str().to_owned();
+        if quiet {
+            known.last.insert(key.clone());
+        }
+        match known.told.get(&key) {
+            None => {
+                known.told.insert(key, said);
+            }
+            Some(before) if *before == said => known.again += 1,
+            Some(before) => {
+                let seen = format!("{request} was told `{before}` and then `{said}`");
+                known.wrong.push((Invariant::SameAnswer, seen));
+            }
+        }
+    }
+}
+
+/// A host's client, person and operator.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    number: usize,
+    calls: usize,
+    messages: usize,
+    pub(crate) facts: Facts,
+    /// Requests that are under way in the host's present life.
+    open: Arc<Mutex<Vec<String>>>,
+}
+
+/// An answer that is kept: the request never gets another one.
+fn kept(outcome: &Result<clawk_proto::method::ToolCallResult, CallError>) -> Option<String> {
+    match outcome {
+        Ok(result) => serde_json::to_string(result).ok(), // silent-ok: ours always serialise
+        Err(
+            error @ (CallError::Denied { .. } | CallError::ApprovalDenied { .. } | CallError::Quota { .. }),
+        ) => Some(error.to_string()),
+        Err(_) => None, // silent-ok: the client asks again
+    }
+}
+
+impl Desk {
+    pub(crate) fn new(number: usize, calls: usize, messages: usize) -> Self {
+        Self {
+            number,
+            calls,
+            messages,
+            facts: Facts::default(),
+            open: Arc::default(),
+        }
+    }
+
+    /// The client calls tools.
+    pub(crate) const fn calls(&self) -> bool {
+        self.calls > 0
+    }
+
+    fn call_id(&self, n: usize) -> RequestId {
+        id(100 + self.number, n)
+    }
+
+    fn message_id(&self, n: usize) -> RequestId {
+        id(200 + self.number, n)
+    }
+
+    /// The host has crashed: whoever waited there is told nothing, and asks again.
+    pub(crate) fn crashed(&mut self) {
+        self.open = Arc::default();
+    }
+
+    /// Everything was asked and told since the faults ended.
+    pub(crate) fn is_done(&self) -> bool {
+        let known = self.facts.lock();
+        let mut all = (0..self.calls).map(|n| self.call_id(n));
+        let mut said = (0..self.messages).map(|n| self.message_id(n));
+        all.all(|request| known.last.contains(request.as_str()) || !known.told.contains_key(request.as_str()))
+            && said.all(|request| known.last.contains(request.as_str()))
+    }
+
+    fn is_wanted(&self, request: &RequestId, quiet: bool) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // The same request twice at once, sometimes, and not three times: tokio wakes several who wait for one value in an order
+        // of its own.
+        let times = open.iter().filter(|known| *known == request.as_str()).count();
+        let most = if quiet { 1 } else { 2 };
+        times < most && !(quiet && self.facts.lock().last.contains(request.as_str()))
+    }
+
+    /// They do something, maybe.
+    pub(crate) fn act(&self, host: &Host, rng: &mut Rng, quiet: bool) {
+        let Some(running) = host.running() else { return };
+        let kernel = &running.kernel;
+        if self.calls > 0 && rng.one_in(3) {
+            let n = rng.below(self.calls);
+            self.call(host, (kernel, running.desk), n, quiet);
+        }
+        if self.messages > 0 && rng.one_in(6) {
+            let n = rng.below(self.messages);
+            self.talk(host, kernel, n, quiet);
+        }
+        if quiet || rng.one_in(3) {
+            self.person(host, kernel, rng, quiet);
+        }
+        if quiet || rng.one_in(60) {
+            self.operator(host, kernel, quiet);
+        }
+    }
+
+    fn call(&self, host: &Host, (kernel, session): (&Kernel, SessionId), n: usize, quiet: bool) {
+        let request = self.call_id(n);
+        if !self.is_wanted(&request, quiet) {
+            return;
+        }
+        let tool = TOOLS.get(n % TOOLS.len()).copied().unwrap_or("write");
+        let arguments = json!({"call": format!("{} {n}", self.number)});
+        let params = ToolCallParams {
+            name: tool.to_owned(),
+            arguments: arguments.as_object().cloned().unwrap_or_else(Map::new),
+            context: CallContext {
+                request_id: request.clone(),
+                identity: "tester".to_owned(),
+                sandbox: None,
+                policy: None,
+            },
+        };
+        let (call, facts, asked) = (kernel.call(session, params), self.facts.clone(), request.clone());
+        self.under_way(host, request, async move {
+            if let Some(said) = kept(&call.await) {
+                facts.tell(&asked, said, quiet);
+            }
+        });
+    }
+
+    fn talk(&self, host: &Host, kernel: &Kernel, n: usize, quiet: bool) {
+        let request = self.message_id(n);
+        if !self.is_wanted(&request, quiet) {
+            return;
+        }
+        let text = format!("chat {} {n}", self.number);
+        let asked = Talk::new("client", Some(format!("talk {}", n % 2)), text, request.clone());
+        let (kernel, facts, key) = (kernel.clone(), self.facts.clone(), request.clone());
+        self.under_way(host, request, async move {
+            let door = Door::Rpc {
+                client: "client".to_owned(),
+                role: clawk_kernel::Role::Admin,
+            };
+            // An error is no answer: the client asks again.
+            if let Ok(told) = kernel.talk(door, asked, &|_, _| {}).await {
+                facts.tell(&key, format!("{:?} {}", told.stop, told.text), quiet);
+            }
+        });
+    }
+
+    /// Lets it run in the host; it is open until it ends.
+    fn under_way(&self, host: &Host, request: RequestId, what: impl Future<Output = ()> + Send + 'static) {
+        let Some(running) = host.running() else { return };
+        let open = Arc::clone(&self.open);
+        let lock = |open: &Mutex<Vec<String>>, add: bool, key: &str| {
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            if add {
+                open.push(key.to_owned());
+            } else {
+                let at = open.iter().position(|known| known == key);
+                at.map(|at| open.swap_remove(at));
+            }
+        };
+        lock(&open, true, request.as_str());
+        running.runtime.spawn(async move {
+            what.await;
+            lock(&open, false, request.as_str());
+        });
+    }
+
+    /// A person answers a question, sometimes twice and differently; the first answer that is taken counts.
+    fn person(&self, host: &Host, kernel: &Kernel, rng: &mut Rng, quiet: bool) {
+        let pending = kernel.pending();
+        if pending.is_empty() {
+            return;
+        }
+        let Some(question) = pending.get(rng.below(pending.len())) else {
+            return;
+        };
+        let request = question.request_id.clone();
+        let yes = rng.one_in(2);
+        let twice = !quiet && rng.one_in(4);
+        for yes in [Some(yes), twice.then_some(!yes)].into_iter().flatten() {
+            let key = request.as_str().to_owned();
+            let before = self.facts.lock().approved.contains(&key);
+            if yes {
+                self.facts.lock().approved.insert(key.clone());
+            }
+            let (kernel, asked) = (kernel.clone(), request.clone());
+            let answer = if yes { Answer::Approve } else { Answer::Deny };
+            let taken = host.ask(async move { kernel.answer(&asked, answer, None, "ann").await });
+            let mut known = self.facts.lock();
+            match (taken, yes) {
+                (Some(true), true) => known.answers += 1,
+                (Some(true), false) => {
+                    known.answers += 1;
+                    known.approved.remove(&key);
+                }
+                // It was answered before, or nothing asks any more.
+                (Some(false), _) if !before => {
+                    known.approved.remove(&key);
+                }
+                (Some(false) | None, _) => {}
+            }
+        }
+    }
+
+    /// The operator stops the agent, or lets it go on.
+    fn operator(&self, host: &Host, kernel: &Kernel, quiet: bool) {
+        let (by, stopped) = (Person::admin("control", "ann"), !kernel.stops().is_empty());
+        let kernel = kernel.clone();
+        if stopped {
+            self.facts.lock().stopped = false;
+            let _lifted = host.ask(async move { kernel.lift(None, &by).await });
+        } else if !quiet {
+            let engaged = host.ask(async move { kernel.stop(None, Level::NoTools, &by, None).await });
+            if engaged.is_some_and(|engaged| engaged.is_ok()) {
+                let mut known = self.facts.lock();
+                known.stopped = true;
+                known.stops += 1;
+            }
+        }
+    }
+
+    /// Something was told once and is not known any more.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let known = self.facts.lock();
+        let told = known.told.keys().find(|request| !known.last.contains(*request));
+        told.map(|request| format!("{request} was told once, and is not told again"))
+    }
+}

@@ -1,0 +1,406 @@
+//! From facts to records: parents, times, what is wanted, what is redacted, which sessions are sampled.
+
+use std::collections::{HashMap, VecDeque};
+
+use clawk_manifest::model::{Events, Redaction, Telemetry};
+use clawk_proto::Digest;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use crate::fact::{Called, Fact, Inferred, Label, Trouble, What};
+use crate::item::{Category, Item, Val, span_of, task_trace, trace_of};
+
+/// Turns and calls that are remembered; the oldest one is forgotten for a new one.
+const MAX_OPEN: usize = 4096;
+
+/// What the manifest wants told.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    events: Events,
+    redaction: Redaction,
+    rate: f64,
+    agent: Label,
+}
+
+impl Wanted {
+    /// By the manifest.
+    #[must_use]
+    pub fn of(telemetry: &Telemetry, agent: &str) -> Self {
+        Self {
+            events: telemetry.events.clone(),
+            redaction: telemetry.redaction.clone(),
+            rate: telemetry.sampling.rate,
+            agent: Label::declared(agent),
+        }
+    }
+
+    /// `sampling.rate: 0` switches everything off, metrics too.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.rate <= 0.0
+    }
+
+    /// Whether a session, or the trace of a swarm task, is told: all of it or nothing, the same on every host.
+    #[must_use]
+    pub fn samples(&self, id: &[u8]) -> bool {
+        if self.rate >= 1.0 {
+            return true;
+        }
+        let hash = Sha256::digest(id);
+        let first = hash
+            .iter()
+            .take(4)
+            .fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
+        f64::from(first) / f64::from(u32::MAX) < self.rate
+    }
+
+    fn takes(&self, item: &Item) -> bool {
+        let on = match item.category {
+            Category::ToolCalls => self.events.tool_calls,
+            Category::MemoryOps => self.events.memory_ops,
+            Category::SwarmOps => self.events.swarm_ops,
+            Category::Lifecycle => self.events.lifecycle,
+            Category::Errors => self.events.errors,
+            Category::PlanningOps => self.events.planning_ops,
+            Category::WorldModelOps => self.events.world_model_ops,
+        };
+        on || (self.events.errors && item.fault.is_some())
+    }
+
+    const fn digest(stripped: bool, digest: Digest) -> Val {
+        if stripped {
+            Val::Redacted
+        } else {
+            Val::Digest(digest)
+        }
+    }
+}
+
+/// Values by id, at most [`MAX_OPEN`].
+#[derive(Debug)]
+struct Open<T> {
+    by_id: HashMap<Uuid, T>,
+    order: VecDeque<Uuid>,
+}
+
+impl<T> Default for Open<T> {
+    fn default() -> Self {
+        Self {
+            by_id: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Open<T> {
+    fn put(&mut self, id: Uuid, value: T) {
+        if self.by_id.insert(id, value).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > MAX_OPEN {
+            if let Some(oldest) = self.order.pop_front() {
+                self.by_id.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Makes records of one exporter's facts.
+#[derive(Debug)]
+pub struct Assembler {
+    wanted: Wanted,
+    /// Swarm tasks of turns.
+    tasks: Open<Digest>,
+    /// When a call was wanted, and the digest of its arguments.
+    calls: Open<(i64, Digest)>,
+}
+
+impl Assembler {
+    /// Empty.
+    #[must_use]
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            tasks: Open::default(),
+            calls: Open::default(),
+        }
+    }
+
+    /// The record that this fact completes, if one is wanted.
+    pub fn take(&mut self, fact: &Fact) -> Option<Item> {
+        let mut item = self.item(fact)?;
+        let sampled = match self.task_of(&fact.what) {
+            Some(task) => self.wanted.samples(&task_trace(&task)),
+            None => self.wanted.samples(fact.session.as_bytes()),
+        };
+        if !sampled || !self.wanted.takes(&item) {
+            return None;
+        }
+        item.attributes
+            .push(("gen_ai.agent.name", Val::Label(self.wanted.agent.clone())));
+        item.attributes
+            .push(("gen_ai.conversation.id", Val::Id(fact.session)));
+        if let Some(fault) = &item.fault {
+            item.attributes.push(("error.type", Val::Label(fault.clone())));
+        }
+        Some(item)
+    }
+
+    fn task_of(&self, what: &What) -> Option<Digest> {
+        match what {
+            What::Swarm { task, .. } => *task,
+            other => self.tasks.by_id.get(&turn_of(other)?).copied(),
+        }
+    }
+
+    /// A record below its turn, or alone.
+    fn below(&self, fact: &Fact, category: Category, name: String, own: [u8; 8]) -> Item {
+        let turn = turn_of(&fact.what);
+        let trace = match (self.task_of(&fact.what), turn) {
+            (Some(task), _) => task_trace(&task),
+            (None, Some(turn)) => trace_of(turn),
+            (None, None) => {
+                let mut trace = [0; 16];
+                let bytes = own.iter().chain(own.iter().rev());
+                trace.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                trace
+            }
+        };
+        Item {
+            category,
+            name,
+            trace,
+            span: own,
+            parent: turn.map(|turn| span_of("turn", turn.as_bytes())),
+            start_us: fact.at_us,
+            end_us: fact.at_us,
+            session: fact.session,
+            sequence: fact.sequence,
+            is_client: false,
+            attributes: Vec::new(),
+            fault: None,
+        }
+    }
+
+    /// A record of a moment.
+    fn moment(&self, fact: &Fact, category: Category, name: String) -> Item {
+        let mut id = fact.session.as_bytes().to_vec();
+        id.extend_from_slice(&fact.sequence.to_be_bytes());
+        self.below(fact, category, name, span_of("moment", &id))
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of fact")]
+    fn item(&mut self, fact: &Fact) -> Option<Item> {
+        Some(match &fact.what {
+            What::TurnBegan { turn, task } => {
+                if let Some(task) = task {
+                    self.tasks.put(*turn, *task);
+                }
+                return None;
+            }
+            What::CallWanted { request, arguments } => {
+                self.calls.put(*request, (fact.at_us, *arguments));
+                return None;
+            }
+            What::Lifecycle { from, to } => {
+                let mut item = self.moment(fact, Category::Lifecycle, format!("lifecycle {}", to.as_str()));
+                item.attributes
+                    .push(("clawk.lifecycle.from", Val::Label(from.clone())));
+                item.attributes
+                    .push(("clawk.lifecycle.to", Val::Label(to.clone())));
+                item
+            }
+            What::TurnEnded {
+                turn,
+                duration_ms,
+                tokens,
+            } => self.turn(fact, *turn, *duration_ms, *tokens),
+            What::Inferred(inferred) => self.inference(fact, inferred),
+            What::Called(called) => self.call(fact, called),
+            What::Memory {
+                op,
+                store,
+                count,
+                hit,
+                ..
+            } => {
+                let mut item = self.moment(
+                    fact,
+                    Category::MemoryOps,
+                    format!("memory.{op} {}", store.as_str()),
+                );
+                item.attributes
+                    .push(("clawk.memory.store", Val::Label(store.clone())));
+                item.attributes.push(("clawk.memory.count", Val::Int(*count)));
+                item.attributes
+                    .extend(hit.map(|hit| ("clawk.memory.hit", Val::Flag(hit))));
+                item
+            }
+            What::Swarm { .. } => self.swarm(fact)?,
+            What::Planned {
+                skill,
+                world_model,
+                candidates,
+                revisions,
+                ..
+            } => {
+                let name = format!("world_model.planned {}", world_model.as_str());
+                let mut item = self.moment(fact, Category::WorldModelOps, name);
+                item.attributes.push(("clawk.skill", Val::Label(skill.clone())));
+                item.attributes
+                    .push(("clawk.plan.candidates", Val::Int(*candidates)));
+                item.attributes
+                    .push(("clawk.plan.revisions", Val::Int(*revisions)));
+                item
+            }
+            What::Compared {
+                skill,
+                world_model,
+                error_permille,
+                ..
+            } => {
+                let name = format!("world_model.compared {}", world_model.as_str());
+                let mut item = self.moment(fact, Category::WorldModelOps, name);
+                item.attributes.push(("clawk.skill", Val::Label(skill.clone())));
+                item.attributes
+                    .push(("clawk.plan.error_permille", Val::Int(*error_permille)));
+                item
+            }
+            What::Skill { op, skill, .. } => {
+                let mut item = self.moment(
+                    fact,
+                    Category::PlanningOps,
+                    format!("skill.{op} {}", skill.as_str()),
+                );
+                item.attributes.push(("clawk.skill", Val::Label(skill.clone())));
+                item
+            }
+            What::Trouble(Trouble { kind, .. }) => {
+                let mut item = self.moment(fact, Category::Errors, format!("error {}", kind.as_str()));
+                item.fault = Some(kind.clone());
+                item
+            }
+        })
+    }
+
+    fn turn(&self, fact: &Fact, turn: Uuid, duration_ms: u64, (input, output): (u64, u64)) -> Item {
+        let agent = self.wanted.agent.as_str();
+        let own = span_of("turn", turn.as_bytes());
+        let mut item = self.below(fact, Category::ToolCalls, format!("invoke_agent {agent}"), own);
+        // Below the task of the host that delegated it, whose span has an id that both can tell.
+        item.parent = self.task_of(&fact.what).map(|task| span_of("task", &task.0));
+        item.start_us = before(fact.at_us, duration_ms);
+        item.attributes
+            .push(("gen_ai.operation.name", Val::Word("invoke_agent")));
+        item.attributes
+            .push(("gen_ai.usage.input_tokens", Val::Int(input)));
+        item.attributes
+            .push(("gen_ai.usage.output_tokens", Val::Int(output)));
+        item
+    }
+
+    fn inference(&self, fact: &Fact, inferred: &Inferred) -> Item {
+        let mut id = inferred.inference.as_bytes().to_vec();
+        id.extend_from_slice(&inferred.attempt.to_be_bytes());
+        let name = format!("chat {}", inferred.model.as_str());
+        let mut item = self.below(fact, Category::ToolCalls, name, span_of("inference", &id));
+        item.start_us = before(fact.at_us, inferred.duration_ms);
+        item.is_client = true;
+        item.fault.clone_from(&inferred.fault);
+        item.attributes.extend([
+            ("gen_ai.operation.name", Val::Word("chat")),
+            ("gen_ai.provider.name", Val::Label(inferred.provider.clone())),
+            ("gen_ai.request.model", Val::Label(inferred.model.clone())),
+            ("gen_ai.usage.input_tokens", Val::Int(inferred.input_tokens)),
+            ("gen_ai.usage.output_tokens", Val::Int(inferred.output_tokens)),
+        ]);
+        item
+    }
+
+    fn call(&mut self, fact: &Fact, called: &Called) -> Item {
+        let own = span_of("call", called.request.as_bytes());
+        let name = format!("execute_tool {}", called.tool.as_str());
+        let mut item = self.below(fact, Category::ToolCalls, name, own);
+        let wanted = self.calls.by_id.remove(&called.request);
+        self.calls.order.retain(|id| *id != called.request);
+        item.start_us = wanted.map_or_else(
+            || before(fact.at_us, called.duration_ms),
+            |(at, _)| at.min(fact.at_us),
+        );
+        item.fault.clone_from(&called.fault);
+        item.attributes.extend([
+            ("gen_ai.operation.name", Val::Word("execute_tool")),
+            ("gen_ai.tool.name", Val::Label(called.tool.clone())),
+            ("gen_ai.tool.call.id", Val::Id(called.request)),
+            ("clawk.tool.outcome", Val::Word(called.outcome)),
+            ("clawk.tool.duration_ms", Val::Int(called.duration_ms)),
+        ]);
+        let Redaction {
+            strip_arguments,
+            strip_results,
+        } = self.wanted.redaction;
+        if let Some((_, arguments)) = wanted {
+            let value = Wanted::digest(strip_arguments, arguments);
+            item.attributes.push(("clawk.tool.arguments_digest", value));
+        }
+        if let Some(result) = called.result {
+            let value = Wanted::digest(strip_results, result);
+            item.attributes.push(("clawk.tool.result_digest", value));
+        }
+        item
+    }
+
+    fn swarm(&self, fact: &Fact) -> Option<Item> {
+        let What::Swarm {
+            op,
+            member,
+            task,
+            status,
+            duration_ms,
+        } = &fact.what
+        else {
+            return None;
+        };
+        let mut item = self.moment(fact, Category::SwarmOps, format!("swarm.{}", op.as_str()));
+        if let Some(task) = task {
+            let root = span_of("task", &task.0);
+            if op.as_str() == "reported" {
+                // The end of the task is the task's own span.
+                item.span = root;
+            } else {
+                item.parent = Some(root);
+            }
+        }
+        item.start_us = before(fact.at_us, *duration_ms);
+        item.attributes.extend(
+            member
+                .clone()
+                .map(|member| ("clawk.swarm.member", Val::Label(member))),
+        );
+        item.attributes.extend(
+            status
+                .clone()
+                .map(|status| ("clawk.swarm.status", Val::Label(status))),
+        );
+        item.fault = status.clone().filter(|status| status.as_str() == "failed");
+        Some(item)
+    }
+}
+
+fn before(at_us: i64, duration_ms: u64) -> i64 {
+    at_us.saturating_sub(i64::try_from(duration_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
+}
+
+fn turn_of(what: &What) -> Option<Uuid> {
+    match what {
+        What::TurnBegan { turn, .. } | What::TurnEnded { turn, .. } => Some(*turn),
+        What::Inferred(inferred) => Some(inferred.turn),
+        What::Called(called) => called.turn,
+        What::Memory { turn, .. }
+        | What::Planned { turn, .. }
+        | What::Compared { turn, .. }
+        | What::Skill { turn, .. }
+        | What::Trouble(Trouble { turn, .. }) => *turn,
+        What::Lifecycle { .. } | What::CallWanted { .. } | What::Swarm { .. } => None,
+    }
+}

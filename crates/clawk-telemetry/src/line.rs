@@ -1,0 +1,90 @@
+//! Records and metrics as JSON Lines, for files, databases, webhooks and the console.
+
+use serde_json::{Map, Value, json};
+
+use crate::item::{Item, Val, hex};
+use crate::meter::{Metric, Point};
+use crate::sink::Resource;
+
+/// How every line begins: a file that begins otherwise is not ours.
+pub(crate) const PREFIX: &str = "{\"clawk_telemetry\":1,";
+
+fn value(val: &Val) -> Value {
+    match val {
+        Val::Int(number) => json!(number),
+        Val::Flag(flag) => json!(flag),
+        other => json!(other.text()),
+    }
+}
+
+fn time(at_us: i64) -> Option<String> {
+    // silent-ok: a time that no calendar has is left out
+    jiff::Timestamp::from_microsecond(at_us)
+        .ok()
+        .map(|at| at.to_string())
+}
+
+/// One record, without its line break.
+pub(crate) fn of_item(item: &Item, resource: &Resource) -> String {
+    let attributes: Map<String, Value> = item
+        .attributes
+        .iter()
+        .map(|(name, val)| ((*name).to_owned(), value(val)))
+        .collect();
+    let record = json!({
+        "agent": resource.agent.as_str(),
+        "attributes": attributes,
+        "category": item.category.name(),
+        "duration_us": item.end_us.saturating_sub(item.start_us),
+        "end": time(item.end_us),
+        "name": item.name,
+        "parent_span_id": item.parent.map(|parent| hex(&parent)),
+        "sequence": item.sequence,
+        "session": item.session,
+        "span_id": hex(&item.span),
+        "start": time(item.start_us),
+        "status": if item.fault.is_some() { "error" } else { "ok" },
+        "trace_id": hex(&item.trace),
+        "type": "event",
+    });
+    begun(&record)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sums above 2^53 are rounded")]
+pub(crate) fn units(metric: Metric, number: u64) -> f64 {
+    number as f64 / metric.per_unit()
+}
+
+/// One metric's values since `since_us`, without its line break.
+pub(crate) fn of_point(point: &Point, (since_us, now_us): (i64, i64), resource: &Resource) -> String {
+    let labels: Map<String, Value> = point
+        .labels
+        .iter()
+        .map(|(name, label)| (name.clone(), json!(label)))
+        .collect();
+    let bounds: Vec<f64> = point
+        .metric
+        .bounds()
+        .iter()
+        .map(|bound| units(point.metric, *bound))
+        .collect();
+    let record = json!({
+        "agent": resource.agent.as_str(),
+        "at": time(now_us),
+        "attributes": labels,
+        "bounds": bounds,
+        "buckets": point.series.buckets,
+        "count": point.series.count,
+        "name": point.metric.name(),
+        "since": time(since_us),
+        "sum": units(point.metric, point.series.sum),
+        "type": "metric",
+        "unit": point.metric.unit(),
+    });
+    begun(&record)
+}
+
+fn begun(record: &Value) -> String {
+    let text = record.to_string();
+    format!("{PREFIX}{}", text.strip_prefix('{').unwrap_or(&text))
+}

@@ -1,0 +1,245 @@
+//! Metrics: counters and histograms, with a bound on the number of series. Values are cumulative: a repeated delivery changes nothing.
+
+use std::collections::BTreeMap;
+
+use clawk_manifest::model::Metrics;
+use serde::{Deserialize, Serialize};
+
+use crate::fact::{Fact, Label, What};
+
+/// Series of one metric; what comes behind them is counted under `other`.
+const MAX_SERIES: usize = 256;
+const TOKEN_BOUNDS: &[u64] = &[1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
+const MS_BOUNDS: &[u64] = &[
+    5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000,
+];
+const PERMILLE_BOUNDS: &[u64] = &[10, 50, 100, 250, 500, 750, 1000];
+
+/// A metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Tokens of a request to a model.
+    Tokens,
+    /// How long requests to models took.
+    InferenceTime,
+    /// How long tool calls took.
+    ToolTime,
+    /// Dollars.
+    Cost,
+    /// How wrong plans were.
+    PredictionError,
+    /// How often plans were revised.
+    PlanRevisions,
+    /// Searches of stores, with and without a result.
+    Retrievals,
+}
+
+impl Metric {
+    /// Its OpenTelemetry name, by the GenAI conventions where they have one.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "gen_ai.client.token.usage",
+            Self::InferenceTime => "gen_ai.client.operation.duration",
+            Self::ToolTime => "gen_ai.execute_tool.duration",
+            Self::Cost => "clawk.cost",
+            Self::PredictionError => "clawk.plan.prediction_error",
+            Self::PlanRevisions => "clawk.plan.revisions",
+            Self::Retrievals => "clawk.memory.retrievals",
+        }
+    }
+
+    /// Its unit (UCUM).
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Tokens => "{token}",
+            Self::InferenceTime | Self::ToolTime => "s",
+            Self::Cost => "USD",
+            Self::PredictionError => "1",
+            Self::PlanRevisions => "{revision}",
+            Self::Retrievals => "{retrieval}",
+        }
+    }
+
+    /// How many of the numbers counted here make one unit.
+    #[must_use]
+    pub const fn per_unit(self) -> f64 {
+        match self {
+            Self::InferenceTime | Self::ToolTime | Self::PredictionError => 1000.0,
+            Self::Cost => 1_000_000.0,
+            Self::Tokens | Self::PlanRevisions | Self::Retrievals => 1.0,
+        }
+    }
+
+    /// A histogram's bounds, in the numbers counted here. Empty: a counter.
+    #[must_use]
+    pub const fn bounds(self) -> &'static [u64] {
+        match self {
+            Self::Tokens => TOKEN_BOUNDS,
+            Self::InferenceTime | Self::ToolTime => MS_BOUNDS,
+            Self::PredictionError => PERMILLE_BOUNDS,
+            Self::Cost | Self::PlanRevisions | Self::Retrievals => &[],
+        }
+    }
+}
+
+/// One series' values.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Series {
+    /// Observations.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u64,
+    /// Observations by bucket; the last one is above all bounds.
+    pub buckets: Vec<u64>,
+}
+
+/// A series with its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Point {
+    /// The metric.
+    pub metric: Metric,
+    /// Names and values.
+    pub labels: Labels,
+    /// Its values.
+    pub series: Series,
+}
+
+type Labels = BTreeMap<String, Label>;
+
+/// All series of one exporter.
+#[derive(Debug, Clone)]
+pub struct Meter {
+    wanted: Metrics,
+    series: BTreeMap<(Metric, Labels), Series>,
+}
+
+impl Meter {
+    /// With what was counted before.
+    #[must_use]
+    pub fn new(wanted: Metrics, before: Vec<Point>) -> Self {
+        let series = before
+            .into_iter()
+            .map(|point| ((point.metric, point.labels), point.series));
+        Self {
+            wanted,
+            series: series.collect(),
+        }
+    }
+
+    /// Every series.
+    #[must_use]
+    pub fn points(&self) -> Vec<Point> {
+        let point = |((metric, labels), series): (&(Metric, Labels), &Series)| Point {
+            metric: *metric,
+            labels: labels.clone(),
+            series: series.clone(),
+        };
+        self.series.iter().map(point).collect()
+    }
+
+    /// Counts a fact; whether anything was counted.
+    pub fn add(&mut self, fact: &Fact) -> bool {
+        let wanted = self.wanted.clone();
+        let before = self.total();
+        match &fact.what {
+            What::Inferred(one) => {
+                let labels = [
+                    ("gen_ai.operation.name", Label::declared("chat")),
+                    ("gen_ai.provider.name", one.provider.clone()),
+                    ("gen_ai.request.model", one.model.clone()),
+                ];
+                if wanted.token_usage {
+                    for (kind, tokens) in [("input", one.input_tokens), ("output", one.output_tokens)] {
+                        let kind = ("gen_ai.token.type", Label::declared(kind));
+                        self.observe(Metric::Tokens, labels.iter().cloned().chain([kind]), tokens);
+                    }
+                }
+                if wanted.latency_histogram {
+                    self.observe(Metric::InferenceTime, labels.iter().cloned(), one.duration_ms);
+                }
+                if let Some(cost) = one.cost_microusd.filter(|_| wanted.cost_usd) {
+                    self.observe(Metric::Cost, labels, cost);
+                }
+            }
+            What::Called(call) if wanted.latency_histogram => {
+                let labels = [
+                    ("gen_ai.tool.name", call.tool.clone()),
+                    ("clawk.tool.outcome", Label::declared(call.outcome)),
+                ];
+                self.observe(Metric::ToolTime, labels, call.duration_ms);
+            }
+            What::Memory {
+                store,
+                hit: Some(hit),
+                ..
+            } if wanted.retrieval_hit_rate => {
+                let hit = Label::declared(if *hit { "true" } else { "false" });
+                let labels = [("clawk.memory.store", store.clone()), ("clawk.memory.hit", hit)];
+                self.observe(Metric::Retrievals, labels, 1);
+            }
+            What::Planned { skill, revisions, .. } if wanted.plan_revision_count => {
+                self.observe(
+                    Metric::PlanRevisions,
+                    [("clawk.skill", skill.clone())],
+                    *revisions,
+                );
+            }
+            What::Compared {
+                world_model,
+                error_permille,
+                ..
+            } if wanted.prediction_error => {
+                let labels = [("clawk.world_model", world_model.clone())];
+                self.observe(Metric::PredictionError, labels, *error_permille);
+            }
+            _ => {}
+        }
+        self.total() != before
+    }
+
+    fn total(&self) -> u64 {
+        self.series
+            .values()
+            .map(|series| series.count)
+            .fold(0, u64::wrapping_add)
+    }
+
+    fn observe(
+        &mut self,
+        metric: Metric,
+        labels: impl IntoIterator<Item = (&'static str, Label)>,
+        value: u64,
+    ) {
+        let mut labels: Labels = labels
+            .into_iter()
+            .map(|(name, label)| (name.to_owned(), label))
+            .collect();
+        let of_metric = self.series.keys().filter(|(one, _)| *one == metric).count();
+        if of_metric >= MAX_SERIES && !self.series.contains_key(&(metric, labels.clone())) {
+            labels
+                .values_mut()
+                .for_each(|label| *label = Label::declared(Label::OTHER));
+        }
+        let bounds = metric.bounds();
+        let series = self.series.entry((metric, labels)).or_insert_with(|| Series {
+            buckets: if bounds.is_empty() {
+                Vec::new()
+            } else {
+                vec![0; bounds.len() + 1]
+            },
+            ..Series::default()
+        });
+        series.count = series.count.saturating_add(1);
+        series.sum = series.sum.saturating_add(value);
+        let at = bounds
+            .iter()
+            .position(|bound| value <= *bound)
+            .unwrap_or(bounds.len());
+        if let Some(bucket) = series.buckets.get_mut(at) {
+            *bucket = bucket.saturating_add(1);
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! Where the text in files came from (R46): what a call wrote while its context held text of the web, of another agent or of an
+//! untrusted memory stays known as such, so that a file washes nothing clean.
+//!
+//! A content is known by its digest, under whatever name it is found. A file that somebody changed outside of the agent is known by
+//! the wording that is left of what the call wrote. The record lies in the state, where no tool can change it.
+
+mod around;
+mod kept;
+mod prints;
+mod reach;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clawk_kernel::call::Permit;
+use clawk_kernel::ports::{Marked, MarkedContent, Sources};
+use clawk_kernel::taint::{bare, lasts};
+use clawk_plan::Plan;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use crate::runner::Binding;
+use crate::undo::Place;
+use crate::undo::look::{self, Look, Seen, State};
+pub(crate) use around::{after, before, mark, marked};
+use kept::{Line, Record, Where};
+use reach::{Reach, Reads, Writes};
+
+/// Entries of what a call can read or write that are looked at one by one. Of more than that, everything known counts.
+const MAX_ENTRIES: usize = 50_000;
+/// Files and bytes that a call changed and that are looked at one by one; more of them are known by the time of their change.
+const MAX_CHANGED: usize = 5_000;
+const MAX_CHANGED_BYTES: u64 = 256 << 20;
+/// Bytes of a file whose wording is known again.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
+/// Digests that are remembered between calls.
+const MAX_HASHED: usize = 50_000;
+/// A change within so long before a look may leave the same time stamp, nanoseconds.
+const TICK_NS: i64 = 50_000_000;
+/// What stands for a file that nobody can name.
+const SOMEWHERE: &str = "a file";
+
+/// Which files hold untrusted text of which origins, in a folder of the state.
+#[derive(Debug)]
+pub struct Origins {
+    /// Nothing below it is a tool's to change.
+    state: PathBuf,
+    record: Mutex<Record>,
+    hashed: Mutex<HashMap<Seen, String>>,
+}
+
+/// A call that is under way, and may write.
+#[derive(Debug)]
+pub(crate) struct Open {
+    call: String,
+    origins: BTreeSet<String>,
+    writes: Writes,
+    since_ns: i64,
+    before: BTreeMap<PathBuf, Seen>,
+    /// The wording that stood there already, which is not the call's.
+    wording: BTreeSet<u32>,
+    /// It could not be looked at before, so what was changed is known by the time.
+    blind: bool,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time is compared with the file system's own stamps, which no port gives"
+)]
+fn now_ns() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default(); // silent-ok: a clock before 1970 orders nothing
+    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Origins {
+    /// Reads what is known, in `folder` of the state; the folder is made when something is learnt.
+    ///
+    /// # Errors
+    /// It can't be read, or written anew.
+    pub fn open(folder: PathBuf) -> io::Result<Self> {
+        let state = folder.parent().unwrap_or(&folder).to_owned();
+        Ok(Self {
+            state,
+            record: Mutex::new(Record::open(folder, now_ns())?),
+            hashed: Mutex::default(),
+        })
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.record().known.is_empty()
+    }
+
+    /// Before a call: what untrusted text it could read, and what has to be known of what it will write. Blocking.
+    ///
+    /// # Errors
+    /// It can't be kept that the call begins, so the call must not.
+    fn before(&self, binding: &Binding, asked: &Asked) -> io::Result<Option<Open>> {
+        let reach = Reach::of(binding, asked);
+        let read = self.readable(&reach.reads, &asked.workdir);
+        let mut origins = asked.origins.clone();
+        origins.extend(read.values().flatten().cloned());
+        asked.sources.tell(read);
+        self.begin(&asked.call, reach.writes, origins)
+    }
+
+    fn begin(&self, call: &str, writes: Writes, origins: BTreeSet<String>) -> io::Result<Option<Open>> {
+        let clean = origins.is_empty();
+        match &writes {
+            Writes::Nothing => return Ok(None),
+            // Only a file that is marked can become clean.
+            Writes::File { place, .. } if clean && self.record().known.at(place).is_none() => {
+                return Ok(None);
+            }
+            Writes::Trees(_) | Writes::Everything if clean => return Ok(None),
+            Writes::File { .. } | Writes::Trees(_) | Writes::Everything => {}
+        }
+        let since_ns = now_ns();
+        let mut open = Open {
+            call: call.to_owned(),
+            origins,
+            since_ns,
+            before: BTreeMap::new(),
+            wording: BTreeSet::new(),
+            blind: false,
+            writes,
+        };
+        match &open.writes {
+            Writes::File { place, .. } => {
+                let look = look::at(place)?;
+                // What a marked file holds already stays marked.
+                let fresh = self.of_look(place, &look)?.is_empty();
+                if let Some(bytes) = fresh.then(|| text_of(place, &look)).flatten() {
+                    open.wording = prints::of(&bytes).unwrap_or_default();
+                }
+                open.before.insert(place.clone(), look.seen);
+            }
+            Writes::Trees(trees) => match files(trees, &self.state) {
+                Some(files) => {
+                    open.before = files.into_iter().map(|(path, look)| (path, look.seen)).collect();
+                }
+                None => open.blind = true,
+            },
+            Writes::Nothing | Writes::Everything => open.blind = true,
+        }
+        if !clean {
+            let begun = Line::Begun {
+                call: open.call.clone(),
+                at: place_of(&open.writes),
+                origins: open.origins.clone(),
+                since_ns,
+            };
+            self.record().add(vec![begun])?;
+        }
+        Ok(Some(open))
+    }
+
+    /// After a call: what it could read by now, and what it left. Blocking.
+    ///
+    /// # Errors
+    /// It can't be kept. Until the next start, what was changed there counts as the call's.
+    fn after(&self, binding: &Binding, asked: &Asked, open: Option<Open>) -> io::Result<()> {
+        let reach = Reach::of(binding, asked);
+        asked.sources.tell(self.readable(&reach.reads, &asked.workdir));
+        open.map_or(Ok(()), |open| self.end(open))
+    }
+
+    fn end(&self, open: Open) -> io::Result<()> {
+        let until_ns = now_ns();
+        let mut lines = match self.left(&open)? {
+            Some(lines) => lines,
+            None => vec![Line::Within {
+                at: place_of(&open.writes),
+                origins: open.origins.clone(),
+                since_ns: open.since_ns,
+                until_ns,
+            }],
+        };
+        if !open.origins.is_empty() {
+            lines.push(Line::Ended { call: open.call });
+        }
+        self.record().add(lines)
+    }
+
+    /// What the call left in files; none: that can't be told file by file.
+    fn left(&self, open: &Open) -> io::Result<Option<Vec<Line>>> {
+        let (found, whole) = match &open.writes {
+            Writes::File { place, whole } => (vec![(place.clone(), look::at(place)?)], *whole),
+            Writes::Trees(trees) if !open.blind => match files(trees, &self.state) {
+                Some(files) => (files, false),
+                None => return Ok(None),
+            },
+            Writes::Trees(_) | Writes::Everything | Writes::Nothing => return Ok(None),
+        };
+        let changed: Vec<(PathBuf, Look)> = found
+            .into_iter()
+            .filter(|(path, look)| {
+                let same = open.before.get(path) == Some(&look.seen);
+                look.state.is_file()
+                    && !(same && look.seen.changed_ns() < open.since_ns.saturating_sub(TICK_NS))
+            })
+            .collect();
+        let sizes = changed.iter().map(|(_, look)| look.seen.size());
+        if changed.len() > MAX_CHANGED || sizes.sum::<u64>() > MAX_CHANGED_BYTES {
+            return Ok(None);
+        }
+        let mut lines = Vec::new();
+        for (path, look) in changed {
+            if open.origins.is_empty() {
+                if whole {
+                    lines.push(Line::Clean {
+                        place: Place::new(&path),
+                    });
+                }
+                continue;
+            }
+            if look.seen.size() == 0 {
+                continue;
+            }
+            lines.push(self.holds(&path, &look, open)?);
+        }
+        Ok(Some(lines))
+    }
+
+    fn holds(&self, path: &Path, look: &Look, open: &Open) -> io::Result<Line> {
+        let mut origins = open.origins.clone();
+        let mut new = text_of(path, look).and_then(|bytes| prints::of(&bytes));
+        if let Some(new) = &mut new {
+            new.retain(|print| !open.wording.contains(print));
+        }
+        // What a marked file held before, and still holds, stays marked.
+        if let Some(held) = self.record().known.at(path) {
+            origins.extend(held.origins.iter().cloned());
+            if let (Some(new), Some(old)) = (&mut new, &held.prints) {
+                new.extend(old);
+            }
+        }
+        Ok(Line::Holds {
+            place: Some(Place::new(path)),
+            digest: self.digest(path, look)?,
+            size: look.seen.size(),
+            origins,
+            prints: new,
+        })
+    }
+
+    /// The untrusted files among what may be read, by the paths that people know.
+    fn readable(&self, reads: &Reads, workdir: &Path) -> Marked {
+        let mut found = Marked::new();
+        if self.is_empty() {
+            return found;
+        }
+        let mut tell = |path: &Path, origins: BTreeSet<String>| {
+            if !origins.is_empty() {
+                found.entry(shown(path, workdir)).or_default().extend(origins);
+            }
+        };
+        match reads {
+            Reads::Nothing => {}
+            Reads::Everything => tell(Path::new(SOMEWHERE), self.record().known.all()),
+            Reads::Trees(trees) => match files(trees, &self.state) {
+                Some(files) => {
+                    for (path, look) in files {
+                        // What can't be looked at counts as the worst.
+                        let origins = self
+                            .of_look(&path, &look)
+                            .unwrap_or_else(|_| self.record().known.all());
+                        tell(&path, origins);
+                    }
+                }
+                None => tell(Path::new(SOMEWHERE), self.record().known.all()),
+            },
+        }
+        found
+    }
+
+    /// The origins of the untrusted text in a file.
+    fn of_look(&self, path: &Path, look: &Look) -> io::Result<BTreeSet<String>> {
+        let size = look.seen.size();
+        if !look.state.is_file() || size == 0 {
+            return Ok(BTreeSet::new());
+        }
+        let (mut origins, held, has_size) = {
+            let record = self.record();
+            let known = &record.known;
+            let by_time = known.by_time(path, look.seen.changed_ns());
+            (by_time, known.at(path).cloned(), known.has_size(size))
+        };
+        if held.is_none() && !has_size {
+            return Ok(origins);
+        }
+        let digest = self.digest(path, look)?;
+        let by_content = self.record().known.of_content(&digest).cloned();
+        match (by_content, held) {
+            (Some(known), None) => {
+                // Found under another name: from now on it is known there, too, whatever becomes of its content.
+                let line = Line::Holds {
+                    place: Some(Place::new(path)),
+                    digest,
+                    size,
+                    origins: known.clone(),
+                    prints: text_of(path, look).and_then(|bytes| prints::of(&bytes)),
+                };
+                self.record().add(vec![line])?;
+                origins.extend(known);
+            }
+            (Some(known), Some(_)) => origins.extend(known),
+            // Changed outside of the agent: what is left of the wording counts.
+            (None, Some(held)) => {
+                let left = match (&held.prints, text_of(path, look).as_deref().map(prints::of)) {
+                    (Some(old), Some(Some(now))) => !old.is_disjoint(&now),
+                    // It was no text, or is none: nobody can tell what is left.
+                    (None, _) | (_, None | Some(None)) => true,
+                };
+                if left {
+                    origins.extend(held.origins);
+                }
+            }
+            (None, None) => {}
+        }
+        Ok(origins)
+    }
+
+    fn digest(&self, path: &Path, look: &Look) -> io::Result<String> {
+        let lock = || self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = look.seen.changed_ns() < now_ns().saturating_sub(TICK_NS);
+        if settled && let Some(known) = lock().get(&look.seen) {
+            return Ok(known.clone());
+        }
+        let digest = look::digest_of(look::open(path)?)?;
+        if settled {
+            let mut hashed = lock();
+            if hashed.len() >= MAX_HASHED {
+                hashed.clear();
+            }
+            hashed.insert(look.seen, digest.clone());
+        }
+        Ok(digest)
+    }
+
+    /// The origins of untrusted text in these contents. Blocking.
+    fn marked(&self, contents: Vec<MarkedContent>, workdir: &Path) -> Marked {
+        let mut found = Marked::new();
+        for content in contents {
+            match content {
+                MarkedContent::File(path) => {
+                    // silent-ok: what is not there holds nothing
+                    if let Ok(path) = workdir.join(path).canonicalize() {
+                        found.extend(self.readable(&Reads::Trees(vec![path]), workdir));
+                    }
+                }
+                MarkedContent::Text { name, text } => {
+                    let origins = self.of_text(&name, text.as_bytes());
+                    if !origins.is_empty() {
+                        found.insert(
+                            if name.is_empty() {
+                                SOMEWHERE.to_owned()
+                            } else {
+                                name
+                            },
+                            origins,
+                        );
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn of_text(&self, name: &str, text: &[u8]) -> BTreeSet<String> {
+        let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        let record = self.record();
+        let known = &record.known;
+        if size == 0 || known.is_empty() {
+            return BTreeSet::new();
+        }
+        let content = known.has_size(size).then(|| known.of_content(&hex(text)));
+        if let Some(origins) = content.flatten() {
+            return origins.clone();
+        }
+        let mut now = None;
+        let mut origins = BTreeSet::new();
+        for held in known.ending(name) {
+            let now = now.get_or_insert_with(|| prints::of(text));
+            let left = match (&held.prints, now) {
+                (Some(old), Some(now)) => !old.is_disjoint(now),
+                (None, _) | (_, None) => true,
+            };
+            if left {
+                origins.extend(held.origins.iter().cloned());
+            }
+        }
+        origins
+    }
+
+    /// This text is made from these origins. Blocking.
+    fn mark(&self, text: &[u8], origins: BTreeSet<String>) -> io::Result<()> {
+        let origins: BTreeSet<String> = origins
+            .iter()
+            .filter(|origin| lasts(origin))
+            .map(|origin| bare(origin).to_owned())
+            .collect();
+        if origins.is_empty() || text.is_empty() {
+            return Ok(());
+        }
+        self.record().add(vec![Line::Holds {
+            place: None,
+            digest: hex(text),
+            size: u64::try_from(text.len()).unwrap_or(u64::MAX),
+            origins,
+            prints: None,
+        }])
+    }
+}
+
+/// A call, as it is looked at before and after.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    call: String,
+    arguments: Map<String, Value>,
+    plan: Arc<Plan>,
+    workdir: PathBuf,
+    origins: BTreeSet<String>,
+    sources: Sources,
+}
+
+impl Asked {
+    pub(crate) fn of(permit: &Permit) -> Self {
+        let lasting = permit.made_from().iter().filter(|origin| lasts(origin));
+        Self {
+            call: permit.request_id().as_str().to_owned(),
+            arguments: permit.arguments().clone(),
+            plan: Arc::clone(permit.plan()),
+            workdir: permit.workdir().to_owned(),
+            origins: lasting.map(|origin| bare(origin).to_owned()).collect(),
+            sources: permit.sources().clone(),
+        }
+    }
+}
+
+/// A path as people write it in this agent's folder.
+fn shown(path: &Path, workdir: &Path) -> String {
+    let real = workdir.canonicalize();
+    let below = path
+        .strip_prefix(workdir)
+        .ok()
+        .or_else(|| path.strip_prefix(real.as_deref().ok()?).ok());
+    below.unwrap_or(path).display().to_string()
+}
+
+fn place_of(writes: &Writes) -> Where {
+    let trees = |all: &[PathBuf]| all.iter().map(|path| Place::new(path)).collect();
+    match writes {
+        Writes::Nothing => Where::default(),
+        Writes::File { place, .. } => Where {
+            places: trees(std::slice::from_ref(place)),
+            trees: Vec::new(),
+        },
+        Writes::Trees(all) => Where {
+            places: Vec::new(),
+            trees: trees(all),
+        },
+        Writes::Everything => Where {
+            places: Vec::new(),
+            trees: vec![Place::new(Path::new("/"))],
+        },
+    }
+}
+
+/// The files below these folders, and those that are files themselves; nothing of the state. None: they are too many, or can't be
+/// looked at. What this user may not look into, no tool may either.
+fn files(trees: &[PathBuf], state: &Path) -> Option<Vec<(PathBuf, Look)>> {
+    let mut found = Vec::new();
+    let mut entries = 0;
+    let mut todo = trees.to_vec();
+    let hidden = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
+        )
+    };
+    while let Some(path) = todo.pop() {
+        if path == state {
+            continue;
+        }
+        entries += 1;
+        if entries > MAX_ENTRIES {
+            return None;
+        }
+        let look = match look::at(&path) {
+            Ok(look) => look,
+            Err(error) if hidden(&error) => continue,
+            Err(_) => return None,
+        };
+        match &look.state {
+            State::File { .. } => found.push((path, look)),
+            State::Folder { .. } => match std::fs::read_dir(&path) {
+                Ok(below) => {
+                    for entry in below {
+                        todo.push(entry.ok()?.path());
+                    }
+                }
+                Err(error) if hidden(&error) => {}
+                Err(_) => return None,
+            },
+            State::Absent | State::Link { .. } | State::Other => {}
+        }
+    }
+    Some(found)
+}
+
+/// A file that is small enough to be compared word by word.
+fn text_of(path: &Path, look: &Look) -> Option<Vec<u8>> {
+    if !look.state.is_file() || look.seen.size() > MAX_TEXT_BYTES {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let file = look::open(path).ok()?; // silent-ok: what can't be read has no wording, which counts as the worst
+    file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).ok()?; // silent-ok: as above
+    Some(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    clawk_proto::Digest(Sha256::digest(bytes).into()).to_hex()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The origins of text in files, around a call: looked at away from the async threads.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use clawk_kernel::call::Permit;
+use clawk_kernel::ports::{Marked, MarkedContent, RunError};
+use clawk_kernel::taint::lasts;
+
+use super::{Asked, Open, Origins, SOMEWHERE};
+use crate::runner::Binding;
+
+/// Before a call runs. Nothing is looked at where nothing is known and nothing can become known.
+///
+/// # Errors
+/// It can't be kept that text of others goes into files, so the call must not run.
+pub(crate) async fn before(
+    origins: Option<&Arc<Origins>>,
+    binding: &Arc<Binding>,
+    permit: &Permit,
+) -> Result<Option<Open>, RunError> {
+    let Some(origins) = origins else { return Ok(None) };
+    let brings = permit.made_from().iter().any(|origin| lasts(origin));
+    if !brings && origins.is_empty() {
+        return Ok(None);
+    }
+    let (origins, binding, asked) = (Arc::clone(origins), Arc::clone(binding), Asked::of(permit));
+    let looked = tokio::task::spawn_blocking(move || origins.before(&binding, &asked)).await;
+    let failed = |why: String| {
+        RunError::Unavailable(format!(
+            "nothing was begun: where the text came from that it would write can't be kept: {why}"
+        ))
+    };
+    match looked {
+        Ok(Ok(open)) => Ok(open),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// After a call.
+pub(crate) async fn after(
+    origins: Option<&Arc<Origins>>,
+    binding: &Arc<Binding>,
+    asked: Asked,
+    open: Option<Open>,
+) {
+    let Some(origins) = origins.filter(|origins| open.is_some() || !origins.is_empty()) else {
+        return;
+    };
+    let (origins, binding) = (Arc::clone(origins), Arc::clone(binding));
+    let looked = tokio::task::spawn_blocking(move || origins.after(&binding, &asked, open)).await;
+    let why = match looked {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    // Its beginning is on record: until the next start, all that is changed there counts as the call's.
+    tracing::warn!(%why, "what a call wrote can't be marked file by file with where it came from");
+}
+
+/// For the port.
+pub(crate) async fn marked(
+    origins: Option<&Arc<Origins>>,
+    workdir: &Path,
+    contents: Vec<MarkedContent>,
+) -> Marked {
+    let Some(origins) = origins.filter(|origins| !origins.is_empty()) else {
+        return Marked::new();
+    };
+    let (origins, workdir) = (Arc::clone(origins), workdir.to_owned());
+    let all = Arc::clone(&origins);
+    let looked = tokio::task::spawn_blocking(move || origins.marked(contents, &workdir)).await;
+    // What can't be looked at counts as the worst.
+    looked.unwrap_or_else(|_| Marked::from([(SOMEWHERE.to_owned(), all.record().known.all())]))
+}
+
+/// For the port.
+pub(crate) async fn mark(
+    origins: Option<&Arc<Origins>>,
+    text: String,
+    from: BTreeSet<String>,
+) -> Result<(), String> {
+    let Some(origins) = origins.cloned() else {
+        return Ok(());
+    };
+    let kept = tokio::task::spawn_blocking(move || origins.mark(text.as_bytes(), from)).await;
+    kept.map_err(|error| error.to_string())?
+        .map_err(|error| format!("where the text came from can't be kept: {error}"))
+}

@@ -1,0 +1,387 @@
+//! The record: one line of JSON for each thing learnt, in the order in which it was learnt.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::undo::Place;
+
+/// The file.
+const FILE: &str = "marks.jsonl";
+/// Lines that say nothing new any more; with more of them, a start writes the record anew.
+const MAX_OLD_LINES: usize = 1000;
+/// Spans of time that are told apart.
+const MAX_SPANS: usize = 256;
+/// Times of file systems are coarse, nanoseconds.
+const COARSE_NS: i64 = 1_000_000_000;
+
+/// Where a call may write.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Where {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) places: Vec<Place>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) trees: Vec<Place>,
+}
+
+impl Where {
+    fn holds(&self, path: &Path) -> bool {
+        self.places.iter().any(|place| place.path() == path)
+            || self.trees.iter().any(|tree| path.starts_with(tree.path()))
+    }
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub(super) enum Line {
+    /// A call that may write there begins.
+    Begun {
+        call: String,
+        #[serde(rename = "where")]
+        at: Where,
+        origins: BTreeSet<String>,
+        since_ns: i64,
+    },
+    /// It has ended, and what it left is told by the lines before.
+    Ended { call: String },
+    /// This content is made from these origins.
+    Holds {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<Place>,
+        digest: String,
+        size: u64,
+        origins: BTreeSet<String>,
+        /// Fingerprints of what is not from before; none: it is known by its digest alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prints: Option<BTreeSet<u32>>,
+    },
+    /// What was changed there at that time is: it could not be looked at file by file.
+    Within {
+        #[serde(rename = "where")]
+        at: Where,
+        origins: BTreeSet<String>,
+        since_ns: i64,
+        until_ns: i64,
+    },
+    /// The file was written anew, whole, from text without such origins.
+    Clean { place: Place },
+}
+
+/// What a marked file was found to be.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Held {
+    pub(super) digest: String,
+    pub(super) size: u64,
+    pub(super) origins: BTreeSet<String>,
+    /// None: it is no text.
+    pub(super) prints: Option<BTreeSet<u32>>,
+}
+
+/// Changes there within these times count.
+#[derive(Debug, Clone)]
+struct Span {
+    at: Where,
+    origins: BTreeSet<String>,
+    since_ns: i64,
+    until_ns: Option<i64>,
+}
+
+impl Span {
+    fn holds(&self, path: &Path, changed_ns: i64) -> bool {
+        changed_ns >= self.since_ns.saturating_sub(COARSE_NS)
+            && self
+                .until_ns
+                .is_none_or(|until| changed_ns <= until.saturating_add(COARSE_NS))
+            && self.at.holds(path)
+    }
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    contents: HashMap<String, (u64, BTreeSet<String>)>,
+    sizes: HashSet<u64>,
+    places: BTreeMap<PathBuf, Held>,
+    spans: Vec<Span>,
+    open: BTreeMap<String, Span>,
+}
+
+impl Known {
+    pub(super) fn take(&mut self, line: Line) {
+        match line {
+            Line::Begun {
+                call,
+                at,
+                origins,
+                since_ns,
+            } => {
+                let span = Span {
+                    at,
+                    origins,
+                    since_ns,
+                    until_ns: None,
+                };
+                self.open.insert(call, span);
+            }
+            Line::Ended { call } => {
+                self.open.remove(&call);
+            }
+            Line::Holds {
+                place,
+                digest,
+                size,
+                origins,
+                prints,
+            } => {
+                self.sizes.insert(size);
+                let known = self
+                    .contents
+                    .entry(digest.clone())
+                    .or_insert_with(|| (size, BTreeSet::new()));
+                known.1.extend(origins.iter().cloned());
+                if let Some(place) = place {
+                    let held = Held {
+                        digest,
+                        size,
+                        origins,
+                        prints,
+                    };
+                    self.places.insert(place.path(), held);
+                }
+            }
+            Line::Within {
+                at,
+                origins,
+                since_ns,
+                until_ns,
+            } => {
+                self.spans.push(Span {
+                    at,
+                    origins,
+                    since_ns,
+                    until_ns: Some(until_ns),
+                });
+                self.join_spans();
+            }
+            Line::Clean { place } => {
+                self.places.remove(&place.path());
+            }
+        }
+    }
+
+    /// With too many spans, the oldest becomes one with the next of the same place, or else with the next, of the whole machine.
+    fn join_spans(&mut self) {
+        if self.spans.len() <= MAX_SPANS {
+            return;
+        }
+        let oldest = self.spans.remove(0);
+        let same = self.spans.iter().position(|span| span.at == oldest.at);
+        let Some(next) = self.spans.get_mut(same.unwrap_or(0)) else {
+            return;
+        };
+        if next.at != oldest.at {
+            next.at = Where {
+                places: Vec::new(),
+                trees: vec![Place::new(Path::new("/"))],
+            };
+        }
+        next.origins.extend(oldest.origins);
+        next.since_ns = next.since_ns.min(oldest.since_ns);
+        next.until_ns = next.until_ns.max(oldest.until_ns);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.contents.is_empty() && self.spans.is_empty() && self.open.is_empty()
+    }
+
+    /// By when a file was changed alone.
+    pub(super) fn by_time(&self, path: &Path, changed_ns: i64) -> BTreeSet<String> {
+        let spans = self.spans.iter().chain(self.open.values());
+        let holding = spans.filter(|span| span.holds(path, changed_ns));
+        holding.flat_map(|span| span.origins.iter().cloned()).collect()
+    }
+
+    /// Whether a content of this size could be known.
+    pub(super) fn has_size(&self, size: u64) -> bool {
+        self.sizes.contains(&size)
+    }
+
+    pub(super) fn of_content(&self, digest: &str) -> Option<&BTreeSet<String>> {
+        self.contents.get(digest).map(|(_, origins)| origins)
+    }
+
+    pub(super) fn at(&self, path: &Path) -> Option<&Held> {
+        self.places.get(path)
+    }
+
+    /// Places whose paths end like this.
+    pub(super) fn ending<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Held> {
+        let named = self
+            .places
+            .iter()
+            .filter(move |(path, _)| !name.is_empty() && path.ends_with(name));
+        named.map(|(_, held)| held)
+    }
+
+    /// All origins of everything.
+    pub(super) fn all(&self) -> BTreeSet<String> {
+        let contents = self.contents.values().map(|(_, origins)| origins);
+        let spans = self.spans.iter().chain(self.open.values());
+        contents
+            .chain(spans.map(|span| &span.origins))
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    /// Calls that an earlier run began and did not end: what was changed there until now may be theirs.
+    fn cut_off(&mut self, now_ns: i64) -> Vec<Line> {
+        let open = std::mem::take(&mut self.open);
+        let spans = open.into_values().map(|span| Line::Within {
+            at: span.at,
+            origins: span.origins,
+            since_ns: span.since_ns,
+            until_ns: now_ns,
+        });
+        spans.collect()
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        let contents = self.contents.iter().map(|(digest, (size, origins))| Line::Holds {
+            place: None,
+            digest: digest.clone(),
+            size: *size,
+            origins: origins.clone(),
+            prints: None,
+        });
+        let places = self.places.iter().map(|(path, held)| Line::Holds {
+            place: Some(Place::new(path)),
+            digest: held.digest.clone(),
+            size: held.size,
+            origins: held.origins.clone(),
+            prints: held.prints.clone(),
+        });
+        let spans = self.spans.iter().map(|span| Line::Within {
+            at: span.at.clone(),
+            origins: span.origins.clone(),
+            since_ns: span.since_ns,
+            until_ns: span.until_ns.unwrap_or(i64::MAX),
+        });
+        contents.chain(places).chain(spans)
+    }
+
+    fn len(&self) -> usize {
+        self.contents.len() + self.places.len() + self.spans.len()
+    }
+}
+
+/// The file, and what it says.
+#[derive(Debug)]
+pub(super) struct Record {
+    folder: PathBuf,
+    file: Option<File>,
+    pub(super) known: Known,
+}
+
+impl Record {
+    /// Reads the record. The folder is made when something is written.
+    pub(super) fn open(folder: PathBuf, now_ns: i64) -> io::Result<Self> {
+        let path = folder.join(FILE);
+        let mut known = Known::default();
+        let mut count = 0;
+        match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(file) => {
+                for line in BufReader::new(file).split(b'\n') {
+                    let line = line?;
+                    if line.is_empty() {
+                        continue;
+                    }
+                    // The last one may have been cut off: nothing that it tells of had begun.
+                    if let Ok(line) = serde_json::from_slice(&line) {
+                        known.take(line);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        let mut record = Self {
+            folder,
+            file: None,
+            known,
+        };
+        let cut_off = record.known.cut_off(now_ns);
+        let is_old = count > record.known.len() * 2 + MAX_OLD_LINES;
+        for line in &cut_off {
+            record.known.take(line.clone());
+        }
+        if is_old || !cut_off.is_empty() {
+            record.write_anew()?;
+        }
+        Ok(record)
+    }
+
+    fn write_anew(&mut self) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for line in self.known.lines() {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        let (new, path) = (self.folder.join("marks.new"), self.folder.join(FILE));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// Adds lines, durably.
+    pub(super) fn add(&mut self, lines: Vec<Line>) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        for line in &lines {
+            serde_json::to_writer(&mut bytes, line)?;
+            bytes.push(b'\n');
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(&self.folder)?;
+                let file = OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .mode(0o600)
+                    .open(self.folder.join(FILE))?;
+                // A line that was cut off ends here.
+                if file.metadata()?.len() > 0 {
+                    bytes.insert(0, b'\n');
+                } else {
+                    File::open(&self.folder)?.sync_all()?;
+                }
+                self.file.insert(file)
+            }
+        };
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        for line in lines {
+            self.known.take(line);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,448 @@
+//! What each type of channel needs, and where a person gets it: the table behind `clawk init --channel`.
+
+use clap::ValueEnum;
+
+/// A type of channel that `clawk init` writes. Only `cli` is missing: it is the terminal of `clawk run`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// A bot of Telegram
+    Telegram,
+    /// An app of Slack, by Socket Mode
+    Slack,
+    /// A bot of Discord
+    Discord,
+    /// A user of a Matrix homeserver
+    Matrix,
+    /// A mailbox, by IMAP and SMTP
+    Email,
+    /// Signed HTTP requests of a program of yours
+    Webhook,
+    /// A page in the browser
+    Web,
+    /// Recordings in, speech out, over a WebSocket
+    Voice,
+    /// A number of WhatsApp, by Meta's Cloud API
+    Whatsapp,
+    /// A Messaging API channel of LINE
+    Line,
+    /// A custom app of Lark or Feishu
+    Lark,
+    /// A robot of DingTalk, in Stream mode
+    Dingtalk,
+    /// An official account of WeChat
+    Wechat,
+    /// A bot of QQ
+    Qq,
+    /// Runs at set times
+    Cron,
+    /// A run for each message of a queue: RabbitMQ, NATS, Redis
+    Queue,
+    /// A run for each mail of a mailbox
+    Imap,
+    /// A run for each change of a table: PostgreSQL, SQLite
+    DbTrigger,
+    /// A program of yours that speaks the line protocol
+    Custom,
+}
+
+/// Where an answer of the person is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// `settings` of `[channels.NAME]`.
+    Setting,
+    /// A key of `[channels.NAME]` itself.
+    Key,
+    /// The same; it may be left out.
+    Optional,
+    /// `trigger` of the manifest's channel.
+    Trigger,
+    /// `command` of `[channels.NAME]`: words, separated by spaces.
+    Command,
+    /// The provider that turns speech into text and text into speech.
+    Speech,
+}
+
+/// One thing that a person is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) name: &'static str,
+    pub(super) place: Place,
+    /// What it is, for people.
+    pub(super) what: &'static str,
+}
+
+/// Who may talk to the agent at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LetIn {
+    /// Unknown people get a code to be paired with.
+    Pairing,
+    /// The person whose id `--admin` gives.
+    Admin,
+    /// The person called `user`, to whom the channel's own token belongs.
+    User,
+    /// Nobody writes there: an event source.
+    Nobody,
+}
+
+/// What a type needs.
+#[derive(Debug)]
+pub(super) struct Needs {
+    pub(super) transport: &'static str,
+    /// The variable of the first secret; `NONE` where there is no secret.
+    pub(super) secret: &'static str,
+    /// Where to get it.
+    pub(super) how: &'static str,
+    /// Further secrets: the key in `clawk.toml`, and the variable.
+    pub(super) secrets: &'static [(&'static str, &'static str)],
+    pub(super) asks: Vec<Ask>,
+    pub(super) lets_in: LetIn,
+    /// The platform or a browser reaches it over HTTP: `clawk serve` needs `--listen`.
+    pub(super) listens: bool,
+}
+
+const fn ask(name: &'static str, place: Place, what: &'static str) -> Ask {
+    Ask { name, place, what }
+}
+
+const PUBLIC: Ask = ask(
+    "public_url",
+    Place::Optional,
+    "the address under which the platform reaches this agent, for example https://agent.example.org",
+);
+const APP_ID: Ask = ask(
+    "app_id",
+    Place::Setting,
+    "the app id that the platform's console shows",
+);
+const PROMPT: Ask = ask(
+    "prompt",
+    Place::Optional,
+    "what the agent is to do then, for example `Look at this: {event}`",
+);
+const DELIVER: Ask = ask(
+    "deliver_to",
+    Place::Optional,
+    "where the answer goes, `CHANNEL:CONVERSATION`",
+);
+const IMAP_URL: Ask = ask(
+    "url",
+    Place::Key,
+    "the IMAP server, for example imaps://USER@imap.example.org",
+);
+const AUTHSERV: Ask = ask(
+    "authserv_id",
+    Place::Setting,
+    "the first word of Authentication-Results in a mail that you received there",
+);
+
+/// A chat that needs nothing but a token, by WebSocket, with pairing.
+const fn chat() -> Needs {
+    Needs {
+        transport: "websocket",
+        secret: "NONE",
+        how: "",
+        secrets: &[],
+        asks: Vec::new(),
+        lets_in: LetIn::Pairing,
+        listens: false,
+    }
+}
+
+/// A chat whose platform sends requests.
+fn hook() -> Needs {
+    Needs {
+        transport: "webhook",
+        listens: true,
+        ..chat()
+    }
+}
+
+/// A source of events.
+fn source() -> Needs {
+    Needs {
+        transport: "stdio",
+        lets_in: LetIn::Nobody,
+        ..chat()
+    }
+}
+
+impl Kind {
+    /// The manifest's word for the type.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Telegram => "telegram",
+            Self::Slack => "slack",
+            Self::Discord => "discord",
+            Self::Matrix => "matrix",
+            Self::Email => "email",
+            Self::Webhook => "webhook",
+            Self::Web => "web",
+            Self::Voice => "voice",
+            Self::Whatsapp => "whatsapp",
+            Self::Line => "line",
+            Self::Lark => "lark",
+            Self::Dingtalk => "dingtalk",
+            Self::Wechat => "wechat",
+            Self::Qq => "qq",
+            Self::Cron => "cron",
+            Self::Queue => "queue",
+            Self::Imap => "imap",
+            Self::DbTrigger => "db-trigger",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// What it needs.
+    pub(super) fn needs(self) -> Needs {
+        match self {
+            Self::Telegram | Self::Slack | Self::Discord | Self::Matrix => self.by_token(),
+            Self::Whatsapp | Self::Line | Self::Lark | Self::Dingtalk | Self::Wechat | Self::Qq => {
+                self.by_app()
+            }
+            Self::Email | Self::Webhook | Self::Web | Self::Voice | Self::Custom => self.by_yourself(),
+            Self::Cron | Self::Queue | Self::Imap | Self::DbTrigger => self.by_event(),
+        }
+    }
+
+    /// Platforms that give a bot its token.
+    fn by_token(self) -> Needs {
+        match self {
+            Self::Slack => Needs {
+                secret: "SLACK_BOT_TOKEN",
+                how: "at api.slack.com/apps make an app with Socket Mode; OAuth & Permissions shows the bot token (xoxb-), Basic \
+                      Information the app token (xapp-)",
+                secrets: &[("app_token", "SLACK_APP_TOKEN")],
+                ..chat()
+            },
+            Self::Discord => Needs {
+                secret: "DISCORD_TOKEN",
+                how: "at discord.com/developers/applications make an application; Bot shows the token, and MESSAGE CONTENT INTENT \
+                      must be on",
+                ..chat()
+            },
+            Self::Matrix => Needs {
+                transport: "polling",
+                secret: "MATRIX_TOKEN",
+                how: "make a user for the agent on your homeserver; in Element, All settings, Help & About shows its access token",
+                asks: vec![
+                    ask(
+                        "user_id",
+                        Place::Setting,
+                        "the agent's user id, for example @bot:example.org",
+                    ),
+                    ask(
+                        "base_url",
+                        Place::Key,
+                        "the homeserver's address, for example https://matrix.example.org",
+                    ),
+                ],
+                ..chat()
+            },
+            _ => Needs {
+                transport: "polling",
+                secret: "TELEGRAM_TOKEN",
+                how: "in Telegram, write to @BotFather, send /newbot, and copy the token",
+                ..chat()
+            },
+        }
+    }
+
+    /// Platforms on which the agent is an app with an id and a secret.
+    fn by_app(self) -> Needs {
+        match self {
+            Self::Whatsapp => Needs {
+                secret: "WHATSAPP_TOKEN",
+                how: "at developers.facebook.com make a Business app with WhatsApp: a system user gives the token, App settings > Basic \
+                      the app secret; the verify token is a word of your own",
+                secrets: &[
+                    ("app_secret", "WHATSAPP_APP_SECRET"),
+                    ("verify_token", "WHATSAPP_VERIFY_TOKEN"),
+                ],
+                asks: vec![
+                    ask(
+                        "phone_number_id",
+                        Place::Setting,
+                        "the phone number ID, not the number itself",
+                    ),
+                    PUBLIC,
+                ],
+                ..hook()
+            },
+            Self::Line => Needs {
+                secret: "LINE_TOKEN",
+                how: "at developers.line.biz make a Messaging API channel: Messaging API issues the channel access token, Basic settings \
+                      shows the channel secret",
+                secrets: &[("channel_secret", "LINE_SECRET")],
+                asks: vec![PUBLIC],
+                ..hook()
+            },
+            Self::Lark => Needs {
+                secret: "LARK_SECRET",
+                how: "at open.feishu.cn (or open.larksuite.com) make a custom app with a bot; Credentials shows its id and secret. \
+                      Outside of China set --base-url https://open.larksuite.com",
+                asks: vec![APP_ID],
+                ..chat()
+            },
+            Self::Dingtalk => Needs {
+                secret: "DINGTALK_SECRET",
+                how: "at open-dev.dingtalk.com make an internal app with a robot in Stream mode; Credentials shows its client id and secret",
+                asks: vec![ask(
+                    "client_id",
+                    Place::Setting,
+                    "the client id (app key) that the console shows",
+                )],
+                ..chat()
+            },
+            Self::Wechat => Needs {
+                secret: "WECHAT_SECRET",
+                how: "at mp.weixin.qq.com, Basic configuration shows the app secret and makes the AES key of 43 characters; the token is a \
+                      word of your own",
+                secrets: &[("token", "WECHAT_TOKEN"), ("encoding_aes_key", "WECHAT_AES_KEY")],
+                asks: vec![APP_ID, PUBLIC],
+                ..hook()
+            },
+            _ => Needs {
+                secret: "QQ_SECRET",
+                how: "at q.qq.com make a bot; its development settings show the app id and the app secret",
+                asks: vec![APP_ID, PUBLIC],
+                ..hook()
+            },
+        }
+    }
+
+    /// Doors that a person sets up alone.
+    fn by_yourself(self) -> Needs {
+        match self {
+            Self::Email => Needs {
+                transport: "polling",
+                secret: "MAIL_PASSWORD",
+                how: "make a mailbox for the agent alone, with a password of its own",
+                asks: vec![
+                    ask("address", Place::Setting, "the mailbox's address"),
+                    AUTHSERV,
+                    IMAP_URL,
+                    ask(
+                        "smtp_url",
+                        Place::Key,
+                        "the SMTP server, for example smtps://USER@smtp.example.org",
+                    ),
+                ],
+                lets_in: LetIn::Admin,
+                ..chat()
+            },
+            Self::Web => Needs {
+                secret: "WEB_TOKEN",
+                how: "make a long random text, for example with `openssl rand -hex 32`; it is what you sign in with",
+                lets_in: LetIn::User,
+                listens: true,
+                ..chat()
+            },
+            Self::Voice => Needs {
+                secret: "VOICE_TOKEN",
+                how: "make a long random text, for example with `openssl rand -hex 32`; it is what you connect with",
+                asks: vec![
+                    ask(
+                        "speech_url",
+                        Place::Speech,
+                        "a server with OpenAI's speech API, for example https://speech.example.org/v1",
+                    ),
+                    ask(
+                        "speech_model",
+                        Place::Speech,
+                        "its model that understands speech, for example whisper-1",
+                    ),
+                ],
+                lets_in: LetIn::User,
+                listens: true,
+                ..chat()
+            },
+            Self::Custom => Needs {
+                transport: "stdio",
+                how: "write a program that speaks the line protocol: docs/how-to/channels.md",
+                asks: vec![ask(
+                    "command",
+                    Place::Command,
+                    "the program and its arguments, for example `python3 adapter.py`",
+                )],
+                ..chat()
+            },
+            _ => Needs {
+                secret: "WEBHOOK_SECRET",
+                how: "make a long random text, for example with `openssl rand -hex 32`; both sides sign with it",
+                asks: vec![PUBLIC],
+                lets_in: LetIn::Admin,
+                ..hook()
+            },
+        }
+    }
+
+    /// Event sources.
+    fn by_event(self) -> Needs {
+        match self {
+            Self::Queue => Needs {
+                secret: "BROKER_PASSWORD",
+                how: "the password of the user in the broker's address",
+                asks: vec![
+                    ask(
+                        "queue_name",
+                        Place::Trigger,
+                        "the queue, stream or subject to take messages from",
+                    ),
+                    ask(
+                        "url",
+                        Place::Key,
+                        "the broker, for example amqp://agent@mq.example.org, nats://… or redis://…",
+                    ),
+                    PROMPT,
+                    DELIVER,
+                ],
+                ..source()
+            },
+            Self::Imap => Needs {
+                secret: "MAIL_PASSWORD",
+                how: "make a mailbox for the agent alone, with a password of its own",
+                asks: vec![
+                    ask("mailbox", Place::Trigger, "the mailbox, for example INBOX"),
+                    IMAP_URL,
+                    AUTHSERV,
+                    PROMPT,
+                    DELIVER,
+                ],
+                ..source()
+            },
+            Self::DbTrigger => Needs {
+                secret: "DB_PASSWORD",
+                how: "the password of the user in the database's address",
+                asks: vec![
+                    ask("table", Place::Trigger, "the table whose changes start a run"),
+                    ask(
+                        "url",
+                        Place::Key,
+                        "the database, for example postgres://agent@db.example.org/shop or sqlite:shop.db",
+                    ),
+                    PROMPT,
+                    DELIVER,
+                ],
+                ..source()
+            },
+            _ => Needs {
+                how: "five fields say when: minute, hour, day of the month, month, day of the week",
+                asks: vec![
+                    ask("schedule", Place::Trigger, "when, for example `0 7 * * 1-5`"),
+                    ask(
+                        "timezone",
+                        Place::Optional,
+                        "the time zone, for example Europe/Berlin; UTC without it",
+                    ),
+                    ask(
+                        "prompt",
+                        Place::Optional,
+                        "what the agent is to do then, for example `It is {time}. Sum up yesterday.`",
+                    ),
+                    DELIVER,
+                ],
+                ..source()
+            },
+        }
+    }
+}
