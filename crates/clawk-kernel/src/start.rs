@@ -231,7 +231,11 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let local = (&options.prices, &options.models);
     let purses = Arc::new(Purses::new(&manifest, &options.budgets, local, scribe.now()));
     let table = Arc::new(Table::new(purses.root().clone()));
-    let dedup = Arc::new(Dedup::new(scribe.shared_clock(), cold, journal.shared().is_some()));
+    let dedup = Arc::new(Dedup::new(
+        scribe.shared_clock(),
+        cold,
+        journal.shared().is_some(),
+    ));
     let life = Arc::new(Life::new(scribe.clone(), root, name));
     let models = Arc::new(Models {
         manifest: Arc::clone(&manifest),
