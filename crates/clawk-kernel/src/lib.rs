@@ -40,6 +40,7 @@ mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
+pub mod moved;
 mod narrow;
 mod notice;
 mod open_turn;

@@ -23,6 +23,7 @@ pub use error::SetupError;
 pub use memory::PgMemory;
 pub use options::{Options, TlsMode};
 pub use pool::Database;
+pub use state::moving;
 pub use state::{
     Event, Gone, HostSeen, Info, KeptHead, LeaseSeen, License, PgJournal, PgReader, PgState, PgStateError,
     Removal, Sent, Serving, Sharing, ToSign, Which,

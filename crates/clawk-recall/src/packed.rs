@@ -20,6 +20,17 @@ fn byte(x: f32) -> u8 {
     (x.round().clamp(-127.0, 127.0) as i8).cast_unsigned()
 }
 
+/// The vector that [`pack`] made these bytes of, as near as they say. `None`: they are none.
+#[must_use]
+pub fn floats(bytes: &[u8]) -> Option<Vec<f32>> {
+    let (factor, rest) = unpack(bytes)?;
+    Some(
+        rest.iter()
+            .map(|byte| f32::from(byte.cast_signed()) * factor)
+            .collect(),
+    )
+}
+
 /// What [`pack`] made, with its factor.
 fn unpack(bytes: &[u8]) -> Option<(f32, &[u8])> {
     let (factor, rest) = bytes.split_first_chunk::<4>()?;

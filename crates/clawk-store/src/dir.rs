@@ -113,6 +113,9 @@ impl StateDir {
         make_private(&path)?;
         refuse_links(&path)?;
         let lock = take_lock(&path)?;
+        if let Some(to) = crate::moving::moved_to(&path)? {
+            return Err(StateError::Moved { path, to });
+        }
         make_private(&path.join("blobs"))?;
         let database = path.join("state.db");
         let connection = schema::open_writer(&database, options.durability)?;

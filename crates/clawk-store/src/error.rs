@@ -77,6 +77,14 @@ pub enum StateError {
         /// For people.
         detail: String,
     },
+    /// It was moved elsewhere, and serves no more.
+    #[error("the state in `{path}` was moved to {to}, and serves no more; it can still be read")]
+    Moved {
+        /// The directory.
+        path: PathBuf,
+        /// Where to.
+        to: String,
+    },
     /// Something in it is encrypted, and the key is not there or not the right one.
     #[error("the stores {stores} in `{path}` are encrypted, and {why}; nothing was started")]
     Sealed {

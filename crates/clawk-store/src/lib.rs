@@ -25,6 +25,7 @@ mod heads;
 mod journal;
 mod keys;
 mod memory;
+pub mod moving;
 mod queue;
 mod reader;
 mod schema;

@@ -1,6 +1,7 @@
 //! Where an agent's state lies (DESIGN §4), and whose it is.
 
 pub(crate) mod kept;
+pub(crate) mod moving;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod server;

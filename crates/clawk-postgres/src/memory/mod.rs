@@ -14,6 +14,8 @@ mod spec;
 mod undo;
 mod vectors;
 
+pub(crate) use rows::folded;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

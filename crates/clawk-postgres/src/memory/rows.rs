@@ -94,7 +94,7 @@ fn fault(id: &str, key: Option<&str>) -> Option<String> {
 }
 
 /// A text's words in lower case and without accents, parted by blanks: nothing in it is syntax.
-pub(super) fn folded(text: &str) -> String {
+pub(crate) fn folded(text: &str) -> String {
     let plain: String = DecomposingNormalizerBorrowed::new_nfd()
         .normalize(text)
         .chars()

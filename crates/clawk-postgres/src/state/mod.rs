@@ -12,6 +12,7 @@ mod heads;
 mod info;
 mod journal;
 mod lease;
+pub mod moving;
 mod queue;
 mod read;
 mod row;

@@ -409,3 +409,12 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     let values = bytes.chunks_exact(4).filter_map(|value| value.try_into().ok());
     values.map(f32::from_le_bytes).collect()
 }
+
+/// Indexes an entry's words; `(n, part, whose)`.
+pub(crate) fn index_words(
+    connection: &rusqlite::Connection,
+    (n, part, whose): (i64, i64, i64),
+    text: &str,
+) -> rusqlite::Result<()> {
+    rows::index(connection, n, part, whose, text)
+}

@@ -218,7 +218,13 @@ pub(super) fn insert(
     changed(connection, part, 1, bytes)
 }
 
-fn index(connection: &Connection, n: i64, part: i64, whose: i64, text: &str) -> rusqlite::Result<()> {
+pub(super) fn index(
+    connection: &Connection,
+    n: i64,
+    part: i64,
+    whose: i64,
+    text: &str,
+) -> rusqlite::Result<()> {
     let marks = if whose == 0 {
         part_token(part)
     } else {

@@ -1,5 +1,7 @@
 //! `clawk state`: where an agent's state lies, and who serves it.
 
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -7,10 +9,13 @@ use anyhow::Result;
 use crate::out::{self, Format};
 use crate::state::Which;
 use crate::state::kept::{self, StateInfo};
+use crate::state::moving;
 
 /// Flags of `clawk state`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Example:\n  clawk state info --agent my-agent")]
+#[command(
+    after_help = "Examples:\n  clawk state info --agent my-agent\n  clawk state move --from DIR --to URL"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -20,7 +25,35 @@ pub(crate) struct Args {
 enum Verb {
     /// Show what keeps the state, its hosts and leases
     Info(InfoArgs),
+
+    /// Move a whole state to another directory or database, and verify it there
+    Move(MoveArgs),
 }
+
+/// Flags of `clawk state move`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = MOVES)]
+struct MoveArgs {
+    /// Where it lies: a state directory, or `postgres://USER@HOST/DATABASE?schema=SCHEMA`
+    #[arg(long, value_name = "DIR|URL")]
+    from: PathBuf,
+
+    /// Where it is to lie; nothing may be there
+    #[arg(long, value_name = "DIR|URL")]
+    to: PathBuf,
+
+    /// Print JSON or text
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+const MOVES: &str = "\
+Examples:
+  clawk state move --from ~/.local/state/clawk/desk --to 'postgres://clawk@db.example.com/agents?schema=desk'
+  clawk state move --from /var/lib/clawk/desk --to /srv/desk
+
+Stop the agent first. The source can still be read afterwards, and is served no more. A move that is cut off changes nothing in the
+target; run it again. The password comes from PGPASSWORD.";
 
 /// Flags of `clawk state info`.
 #[derive(Debug, Clone, clap::Args)]
@@ -44,13 +77,71 @@ that the lease still holds, by the database's clock; null: it was given up.";
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Verb::Info(args) = &args.verb;
+    let args = match &args.verb {
+        Verb::Info(args) => args,
+        Verb::Move(args) => return moves(args),
+    };
     let info = kept::info(&args.which.dir()?)?;
     match args.format {
         Format::Json => out::json(&info)?,
         Format::Human => human(&info)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn moves(args: &MoveArgs) -> Result<ExitCode> {
+    let mut bar = Bar::new();
+    let moved = moving::run(&args.from, &args.to, &mut |table, rows| bar.show(table, rows));
+    bar.clear();
+    let moved = moved?;
+    match args.format {
+        Format::Json => out::json(&moved)?,
+        Format::Human => {
+            for (what, count) in moved.moved.iter().filter(|(_, count)| **count > 0) {
+                out::line(&format!("{count:>12}  {what}"))?;
+            }
+            let word = if moved.valid { "valid" } else { "NOT VALID" };
+            out::line(&format!(
+                "moved: {} chains, the same heads on both sides, {word}",
+                moved.heads
+            ))?;
+        }
+    }
+    Ok(ExitCode::from(u8::from(!moved.valid)))
+}
+
+/// What crosses now, on a terminal alone.
+struct Bar {
+    shown: bool,
+    next: std::time::Instant,
+}
+
+impl Bar {
+    /// Between two lines.
+    const PACE: std::time::Duration = std::time::Duration::from_millis(200);
+
+    fn new() -> Self {
+        Self {
+            shown: std::io::stderr().is_terminal(),
+            next: std::time::Instant::now() + Self::PACE,
+        }
+    }
+
+    fn show(&mut self, table: &str, rows: u64) {
+        if !self.shown || std::time::Instant::now() < self.next {
+            return;
+        }
+        self.next = std::time::Instant::now() + Self::PACE;
+        // silent-ok: nobody reads standard error
+        let _ = write!(std::io::stderr(), "\r\x1b[K{table}: {rows}");
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            // silent-ok: as above
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 fn human(info: &StateInfo) -> Result<()> {

@@ -188,6 +188,12 @@ impl Server {
         })
     }
 
+    /// Where the state lies, as `--state` takes it; without a password.
+    pub(crate) fn shown(&self) -> String {
+        let mark = if self.url.contains('?') { '&' } else { '?' };
+        format!("{}{mark}schema={}", self.url, self.schema)
+    }
+
     /// What flag and configuration ask for; `None`: the state lies in the directory.
     ///
     /// # Errors
@@ -223,7 +229,9 @@ impl Server {
     /// # Errors
     /// As said, or it can't be written.
     pub(crate) fn note(&self, dir: &Path) -> Result<()> {
-        if dir.join("state.db").exists() {
+        // A directory whose state was moved to this very server goes on as the host's own.
+        let went = clawk_store::moving::moved_to(dir)?;
+        if dir.join("state.db").exists() && went.as_ref() != Some(&self.shown()) {
             bail!(
                 "`{}` holds a state of its own: move it to the server with `clawk state move`, or name another `dir` in `[state]`",
                 dir.display()

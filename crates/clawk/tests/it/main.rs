@@ -70,6 +70,8 @@ mod serve;
 mod served;
 mod skills;
 #[cfg(feature = "postgres")]
+mod state_move;
+#[cfg(feature = "postgres")]
 mod state_pg;
 mod stop;
 mod swarm;

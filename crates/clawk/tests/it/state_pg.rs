@@ -35,7 +35,7 @@ const LEASE_MS: u64 = 4_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent with the configurations `a.toml` to `d.toml` for hosts of one state.
-fn agent(database: &Database, counter: &Counter) -> Agent {
+pub(crate) fn agent(database: &Database, counter: &Counter) -> Agent {
     let agent = Agent::new();
     agent.may(MANIFEST);
     let secrets = agent.path("secrets.toml");
@@ -56,7 +56,7 @@ fn agent(database: &Database, counter: &Counter) -> Agent {
 }
 
 /// `clawk serve --stdio`; killed when dropped.
-struct Host {
+pub(crate) struct Host {
     child: Child,
     output: BufReader<ChildStdout>,
     early: Vec<Value>,
@@ -111,19 +111,19 @@ impl Host {
         self.send(id, "claw.message.send", &params);
     }
 
-    fn start(agent: &Agent, host: &str) -> Self {
+    pub(crate) fn start(agent: &Agent, host: &str) -> Self {
         let mut host = Self::begin(agent, host);
         assert!(host.answer(1).get("result").is_some());
         host
     }
 
-    fn send(&mut self, id: u32, method: &str, params: &Value) {
+    pub(crate) fn send(&mut self, id: u32, method: &str, params: &Value) {
         let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         // One that has ended says so by its output.
         let _sent = writeln!(self.child.stdin.as_mut().unwrap(), "{line}");
     }
 
-    fn order(&mut self, id: u32) {
+    pub(crate) fn order(&mut self, id: u32) {
         let context = json!({"request_id": request(id), "identity": "tested"});
         let arguments = json!({"id": format!("order-{id}")});
         self.send(
@@ -151,7 +151,7 @@ impl Host {
         }
     }
 
-    fn answer(&mut self, id: u32) -> Value {
+    pub(crate) fn answer(&mut self, id: u32) -> Value {
         self.maybe(id).expect("the host lives")
     }
 
@@ -166,6 +166,23 @@ impl Host {
             .args([&format!("-{name}"), &self.child.id().to_string()])
             .status();
     }
+
+    /// An orderly end.
+    pub(crate) fn stop(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.ended().success());
+    }
+
+    fn ended(&mut self) -> std::process::ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "it did not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -177,7 +194,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// What `clawk ARGS --state STATE --format json` prints.
-fn said(agent: &Agent, args: &[&str], state: &str) -> Value {
+pub(crate) fn said(agent: &Agent, args: &[&str], state: &str) -> Value {
     let mut command = agent.clawk([]);
     let output = command
         .args(args)

@@ -6,6 +6,7 @@ mod dir;
 mod erase;
 mod guard;
 mod heads;
+pub(crate) mod moving;
 mod reader;
 
 use std::path::Path;

@@ -1,0 +1,304 @@
+//! `clawk state move`: a whole state from one place to another, SQLite or PostgreSQL on either side (R48).
+//!
+//! The order makes a cut-off move harmless: the target is one commit that comes last, and the source says before it that it was moved. A
+//! move that was cut off between the two is run again, and reads the source as it was left.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clawk_kernel::moved::{Row, Sum, TABLES, Table};
+use clawk_store::moving as sqlite;
+use serde::Serialize;
+
+use super::kept::{Reader, holds_state, public_key};
+use super::server::{Server, url_of};
+
+/// What a move did.
+#[derive(Debug, Serialize)]
+pub(crate) struct Moved {
+    /// Rows of each table, and files beside the journal.
+    pub(crate) moved: BTreeMap<&'static str, u64>,
+    /// Chains whose heads are the same on both sides.
+    pub(crate) heads: u64,
+    /// Every chain of the target was verified from its first event.
+    pub(crate) valid: bool,
+}
+
+/// A place of a state.
+#[derive(Debug)]
+enum Place {
+    /// A directory that holds it.
+    Dir(PathBuf),
+    /// A server; and the directory of the host beside it, where one was named.
+    Server {
+        server: Box<Server>,
+        dir: Option<PathBuf>,
+    },
+}
+
+impl Place {
+    fn of(flag: &Path) -> Result<Self> {
+        if let Some(url) = url_of(flag) {
+            let server = Server::of_url(url, &super::server::StateTable::default())?;
+            return Ok(Self::Server {
+                server: Box::new(server),
+                dir: None,
+            });
+        }
+        let dir = std::path::absolute(flag).with_context(|| format!("can't resolve `{}`", flag.display()))?;
+        Ok(match Server::of(&dir)? {
+            Some(server) => Self::Server {
+                server: Box::new(server),
+                dir: Some(dir),
+            },
+            None => Self::Dir(dir),
+        })
+    }
+
+    /// For people, and for whoever looks at a source later. Without a password.
+    fn shown(&self) -> String {
+        match self {
+            Self::Dir(dir) => dir.display().to_string(),
+            Self::Server { server, .. } => server.shown(),
+        }
+    }
+
+    /// Where its host keeps keys and other files.
+    fn files(&self) -> Option<&Path> {
+        match self {
+            Self::Dir(dir) => Some(dir),
+            Self::Server { dir, .. } => dir.as_deref(),
+        }
+    }
+}
+
+/// The side that is read.
+enum From {
+    Sqlite(Box<sqlite::Source>),
+    #[cfg(feature = "postgres")]
+    Postgres(super::postgres::moving::Source),
+}
+
+impl From {
+    fn open(place: &Place, target: &str) -> Result<Self> {
+        match place {
+            Place::Dir(dir) => {
+                if !holds_state(dir) {
+                    bail!(
+                        "there is no state in `{}`: no agent has run with it",
+                        dir.display()
+                    );
+                }
+                Ok(Self::Sqlite(Box::new(sqlite::Source::open(dir, target)?)))
+            }
+            #[cfg(feature = "postgres")]
+            Place::Server { server, .. } => Ok(Self::Postgres(super::postgres::moving::Source::open(
+                server, target,
+            )?)),
+            #[cfg(not(feature = "postgres"))]
+            Place::Server { .. } => left_out(),
+        }
+    }
+
+    fn page(&mut self, table: &'static Table) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(source) => Ok(source.page(table)?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(source) => Ok(source.page(table)?),
+        }
+    }
+
+    fn sum(&mut self) -> Sum {
+        match self {
+            Self::Sqlite(source) => source.sum(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(source) => source.sum(),
+        }
+    }
+
+    /// The agent's name. A directory is asked for it, because a schema holds one agent.
+    fn agent(&self, place: &Place) -> Result<String> {
+        match self {
+            Self::Sqlite(_) => agent_of(place.files().unwrap_or(Path::new("."))),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(source) => Ok(source.agent.clone()),
+        }
+    }
+
+    /// The public keys that signed its heads.
+    fn keys(&self, place: &Place) -> Result<Vec<String>> {
+        match self {
+            Self::Sqlite(_) => {
+                let key = place.files().map(public_key).transpose()?.flatten();
+                Ok(key.map(|key| key.to_hex()).into_iter().collect())
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(source) => Ok(source.keys.clone()),
+        }
+    }
+
+    fn moved(&mut self, target: &str) -> Result<()> {
+        match self {
+            Self::Sqlite(source) => Ok(source.moved(target)?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(source) => Ok(source.moved(target)?),
+        }
+    }
+}
+
+/// The side that is written.
+enum To {
+    Sqlite(Box<sqlite::Target>),
+    #[cfg(feature = "postgres")]
+    Postgres(super::postgres::moving::Target),
+}
+
+impl To {
+    fn begin(place: &Place, agent: &str) -> Result<Self> {
+        match place {
+            Place::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::Target::begin(dir)?))),
+            #[cfg(feature = "postgres")]
+            Place::Server { server, .. } => Ok(Self::Postgres(super::postgres::moving::Target::begin(
+                server, agent,
+            )?)),
+            #[cfg(not(feature = "postgres"))]
+            Place::Server { .. } => {
+                let _unused = agent;
+                left_out()
+            }
+        }
+    }
+
+    fn rows(&mut self, table: &'static Table, rows: Vec<Row>) -> Result<()> {
+        match self {
+            Self::Sqlite(target) => Ok(target.rows(table, &rows)?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(target) => Ok(target.rows(table, rows)?),
+        }
+    }
+
+    fn stored(&mut self) -> Result<Sum> {
+        match self {
+            Self::Sqlite(target) => Ok(target.stored()?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(target) => Ok(target.stored()?),
+        }
+    }
+
+    /// Files beside the journal, for a target that is a directory.
+    fn files(&self, from: Option<&Path>) -> Result<u64> {
+        match (self, from) {
+            (Self::Sqlite(target), Some(from)) => Ok(sqlite::copy_files(from, target.folder())?),
+            (_, _) => Ok(0),
+        }
+    }
+
+    fn commit(self, keys: &[String]) -> Result<()> {
+        match self {
+            Self::Sqlite(target) => Ok(target.commit()?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(target) => Ok(target.commit(keys)?),
+        }
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+fn left_out<T>() -> Result<T> {
+    bail!(
+        "this build of clawk leaves PostgreSQL out: build with `cargo build --release --features postgres`, or use a shipped build \
+         (`cargo xtask dist`)"
+    )
+}
+
+/// The name of the agent whose journal it is.
+fn agent_of(dir: &Path) -> Result<String> {
+    let reader = Reader::open(dir)?;
+    let scan = clawk_kernel::ports::Scan {
+        kinds: &[clawk_kernel::kind::LIFECYCLE],
+        limit: 1,
+        ..clawk_kernel::ports::Scan::default()
+    };
+    let first = reader.recorded_events(&scan)?.into_iter().next();
+    let payload = first.and_then(|event| serde_json::from_str::<serde_json::Value>(&event.payload).ok()); // silent-ok: said below
+    let name = payload
+        .as_ref()
+        .and_then(|payload| payload.get("agent")?.as_str());
+    name.map(str::to_owned).with_context(|| {
+        format!(
+            "the journal in `{}` names no agent: none has run with it",
+            dir.display()
+        )
+    })
+}
+
+/// Moves a state. `tell` hears of every page: the table and how many of its rows have crossed.
+///
+/// # Errors
+/// The source is served or holds no state, the target is not empty, what came is not what went, or a side is away.
+pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<Moved> {
+    let (from, to) = (Place::of(from)?, Place::of(to)?);
+    let target = to.shown();
+    if from.shown() == target {
+        bail!("both sides are `{target}`");
+    }
+    let mut source = From::open(&from, &target)?;
+    let agent = source.agent(&from)?;
+    let keys = source.keys(&from)?;
+    let mut place = To::begin(&to, &agent)?;
+    for table in &TABLES {
+        let mut crossed = 0;
+        loop {
+            let rows = source.page(table)?;
+            if rows.is_empty() {
+                break;
+            }
+            crossed += u64::try_from(rows.len()).unwrap_or(u64::MAX);
+            place.rows(table, rows)?;
+            tell(table.name, crossed);
+        }
+    }
+    let (went, came) = (source.sum(), place.stored()?);
+    let mut moved = compared(&went, &came)?;
+    let signs = moved.get("heads").is_some_and(|heads| *heads > 0);
+    if signs && matches!(to, Place::Dir(_)) && from.files().is_none() {
+        bail!(
+            "the state has signed heads, and the key that signs them lies in the directory of the host that served it: name that \
+             directory with `--from` instead of the URL"
+        );
+    }
+    moved.insert("files", place.files(from.files())?);
+    source.moved(&target)?;
+    place.commit(&keys)?;
+    let valid = match &to {
+        Place::Dir(dir) => Reader::open(dir)?.verify(None)?.valid,
+        #[cfg(feature = "postgres")]
+        Place::Server { server, .. } => super::postgres::moving::verify(server)?,
+        #[cfg(not(feature = "postgres"))]
+        Place::Server { .. } => false,
+    };
+    Ok(Moved {
+        moved,
+        heads: came.chains,
+        valid,
+    })
+}
+
+/// What came is what went.
+fn compared(went: &Sum, came: &Sum) -> Result<BTreeMap<&'static str, u64>> {
+    for table in &TABLES {
+        let of = |sum: &Sum| sum.rows.get(table.name).copied().unwrap_or(0);
+        if of(went) != of(came) {
+            bail!(
+                "{} rows of `{}` were read and {} are in the target: nothing was moved",
+                of(went),
+                table.name,
+                of(came)
+            );
+        }
+    }
+    if (went.chains, &went.heads) != (came.chains, &came.heads) {
+        bail!("the heads of the chains differ in the target: nothing was moved");
+    }
+    Ok(came.rows.clone())
+}

@@ -1,0 +1,154 @@
+//! A server as one side of `clawk state move`.
+
+use std::time::Duration;
+
+use clawk_kernel::moved::{Row, Sum, Table};
+use clawk_postgres::moving::{self, Export, Import};
+use clawk_postgres::{Database, PgReader, PgState, PgStateError, Serving};
+use clawk_store::StateError;
+
+use super::{of_server, open_database, wait};
+use crate::state::server::Server;
+
+/// How long a lease is waited for: one of a move that was killed ends in this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn ended() -> StateError {
+    StateError::Server("the work on PostgreSQL ended before".to_owned())
+}
+
+/// The side that is read. While it lives, nobody else serves the state.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) agent: String,
+    /// The public keys that hosts told.
+    pub(crate) keys: Vec<String>,
+    database: Database,
+    /// Holds the lease; `None`: the state was moved before and is only read.
+    state: Option<PgState>,
+    export: Option<Export>,
+}
+
+impl Source {
+    /// Takes the lease.
+    ///
+    /// # Errors
+    /// A host serves it, it was moved elsewhere, no agent has run with it, or the server is away.
+    pub(crate) fn open(server: &Server, target: &str) -> Result<Self, StateError> {
+        let reader = PgReader::new(open_database(server, true)?);
+        let (info, keys) = wait(async move { Ok((reader.info().await?, reader.keys().await?)) })?;
+        let agent = info
+            .agent
+            .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))?;
+        let database = open_database(server, false)?;
+        let state = match info.moved {
+            Some(to) if to == target => None,
+            Some(to) => return Err(of_server(PgStateError::Moved { to })),
+            None => {
+                let (database, serving) = (
+                    database.clone(),
+                    Serving::new(&agent, "clawk state move", std::process::id()),
+                );
+                let opened = wait(async move { PgState::open(database, serving, Some(PATIENCE)).await });
+                Some(opened?)
+            }
+        };
+        let from = database.clone();
+        let export = wait(async move { Export::begin(&from).await })?;
+        Ok(Self {
+            agent,
+            keys,
+            database,
+            state,
+            export: Some(export),
+        })
+    }
+
+    pub(crate) fn page(&mut self, table: &'static Table) -> Result<Vec<Row>, StateError> {
+        let mut export = self.export.take().ok_or_else(ended)?;
+        let (export, rows) = wait(async move {
+            let rows = export.page(table).await?;
+            Ok((export, rows))
+        })?;
+        self.export = Some(export);
+        Ok(rows)
+    }
+
+    pub(crate) fn sum(&mut self) -> Sum {
+        self.export.as_mut().map(Export::sum).unwrap_or_default()
+    }
+
+    pub(crate) fn moved(&mut self, target: &str) -> Result<(), StateError> {
+        let (database, target) = (self.database.clone(), target.to_owned());
+        let state = self.state.take();
+        self.export = None;
+        wait(async move {
+            moving::moved(&database, &target).await?;
+            if let Some(state) = state {
+                state.close().await;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            // silent-ok: the lease expires by itself
+            let _closed = wait(async move {
+                state.close().await;
+                Ok(())
+            });
+        }
+    }
+}
+
+/// The side that is written: one transaction.
+#[derive(Debug)]
+pub(crate) struct Target(Option<Import>);
+
+impl Target {
+    /// Begins it.
+    ///
+    /// # Errors
+    /// The schema holds a state, or the server is away.
+    pub(crate) fn begin(server: &Server, agent: &str) -> Result<Self, StateError> {
+        let (database, agent) = (open_database(server, false)?, agent.to_owned());
+        let import = wait(async move { Import::begin(&database, &agent).await })?;
+        Ok(Self(Some(import)))
+    }
+
+    pub(crate) fn rows(&mut self, table: &'static Table, rows: Vec<Row>) -> Result<(), StateError> {
+        let mut import = self.0.take().ok_or_else(ended)?;
+        self.0 = Some(wait(async move {
+            import.rows(table, &rows).await?;
+            Ok(import)
+        })?);
+        Ok(())
+    }
+
+    pub(crate) fn stored(&mut self) -> Result<Sum, StateError> {
+        let import = self.0.take().ok_or_else(ended)?;
+        let (import, sum) = wait(async move {
+            let sum = import.stored().await?;
+            Ok((import, sum))
+        })?;
+        self.0 = Some(import);
+        Ok(sum)
+    }
+
+    pub(crate) fn commit(self, keys: &[String]) -> Result<(), StateError> {
+        let (import, keys) = (self.0.ok_or_else(ended)?, keys.to_vec());
+        wait(async move { import.commit(&keys).await })
+    }
+}
+
+/// Whether every chain holds from its first event.
+///
+/// # Errors
+/// The server is away.
+pub(crate) fn verify(server: &Server) -> Result<bool, StateError> {
+    let reader = PgReader::new(open_database(server, false)?);
+    wait(async move { Ok(super::reader::verify(&reader, None).await?.valid) })
+}
