@@ -33,6 +33,8 @@ struct State {
     waiting: HashMap<String, HashSet<MessageId>>,
     /// The platform's ids of messages that are being written, the oldest first.
     shown: BTreeMap<MessageId, String>,
+    /// Messages of which nobody knows whether the platform has them, the oldest first.
+    doubtful: BTreeMap<MessageId, Out>,
     /// Answers that the outbox delivers, and whose follower does not know yet that they are over. Only the outbox edits these.
     ///
     /// INVARIANT: each is in `waiting`, too, which bounds both. What a follower has let go it never shows again.
@@ -74,6 +76,17 @@ pub(crate) struct Live {
     alone: tokio::sync::Mutex<()>,
 }
 
+/// What the platform has of an answer that was shown while it was being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing.
+    Nothing,
+    /// The message with this id of the platform's.
+    Message(String),
+    /// Perhaps this message: its sending was not answered.
+    Perhaps(Out),
+}
+
 /// What is written in one turn.
 #[derive(Debug)]
 struct Writing {
@@ -109,14 +122,30 @@ impl Live {
         true
     }
 
-    /// The platform's id of the message in which an answer is being written. From here on, only the caller edits it.
-    pub(crate) async fn take(&self, message: MessageId) -> Option<String> {
+    /// What the platform shows of an answer. From here on, only the caller edits it.
+    pub(crate) async fn take(&self, message: MessageId) -> Seen {
         let _alone = self.alone.lock().await;
         let mut state = self.state();
         if state.is_followed(message) {
             state.over.insert(message);
         }
-        state.shown.get(&message).cloned()
+        match (state.shown.get(&message), state.doubtful.get(&message)) {
+            (Some(id), _) => Seen::Message(id.clone()),
+            (None, Some(out)) => Seen::Perhaps(out.clone()),
+            (None, None) => Seen::Nothing,
+        }
+    }
+
+    /// Whether the platform may show a part of an answer under an id that is not known.
+    pub(crate) fn doubts(&self, message: MessageId) -> bool {
+        self.state().doubtful.contains_key(&message)
+    }
+
+    /// The platform has told which message it is.
+    pub(crate) fn settle(&self, message: MessageId, id: String) {
+        let mut state = self.state();
+        state.doubtful.remove(&message);
+        state.shown.insert(message, id);
     }
 
     /// The conversation is not followed after all.
@@ -126,7 +155,9 @@ impl Live {
 
     /// The message that was being written is the answer now, or is gone.
     pub(crate) fn forget(&self, message: MessageId) {
-        self.state().shown.remove(&message);
+        let mut state = self.state();
+        state.shown.remove(&message);
+        state.doubtful.remove(&message);
     }
 
     /// Follows a session until all turns that are waited for have ended.
@@ -236,7 +267,18 @@ impl Live {
                 writing.changed = true;
                 writing.next = Instant::now() + after_ms.map_or(PACE * 4, Duration::from_millis).max(PACE);
             }
-            Ok(Delivery::Unknown { .. } | Delivery::Failed { .. }) | Err(_) => writing.given_up = true,
+            Ok(Delivery::Failed { .. }) => writing.given_up = true,
+            Ok(Delivery::Unknown { .. }) | Err(_) => {
+                writing.given_up = true;
+                // An edit that was not answered leaves the message that is known.
+                if known.is_none() {
+                    let mut state = self.state();
+                    if state.doubtful.len() >= MAX_SHOWN {
+                        state.doubtful.pop_first();
+                    }
+                    state.doubtful.insert(writing.message, out);
+                }
+            }
         }
     }
 }
@@ -245,7 +287,7 @@ impl Live {
 mod tests {
     use clawk_proto::MessageId;
 
-    use super::Live;
+    use super::{Live, Seen};
 
     fn message(n: u32) -> MessageId {
         serde_json::from_value(serde_json::json!(format!("00000000-0000-7000-8000-{n:012}"))).unwrap()
@@ -256,7 +298,7 @@ mod tests {
         let live = Live::default();
         assert!(live.expect("ann", message(1)));
         assert!(!live.expect("ann", message(2)), "one follower");
-        assert_eq!(live.take(message(1)).await, None);
+        assert_eq!(live.take(message(1)).await, Seen::Nothing);
         for n in 10..5_000 {
             let _not_shown = live.take(message(n)).await;
         }

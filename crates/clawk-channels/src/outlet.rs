@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapter::{Abilities, Adapter, Carries, Found, Markup, Out, OutFile};
 use crate::inlet::Inlet;
+use crate::live::Seen;
 use crate::markup;
 use crate::schedules::RUN;
 use crate::service::Lane;
@@ -96,7 +97,9 @@ impl Outlet {
             return Delivery::Failed { reason };
         }
         let doubt = out.repeat && !abilities.idempotent;
-        let marked = doubt && self.last_piece(out, abilities).await == Found::CantKnow;
+        // A part of it may stand there already, under an id that nobody knows.
+        let shown = !abilities.idempotent && self.inlet.live.doubts(out.id);
+        let marked = shown || doubt && self.last_piece(out, abilities).await == Found::CantKnow;
         let text = if marked {
             format!("{REPEAT}\n{}", out.text)
         } else {
@@ -149,6 +152,7 @@ impl Outlet {
             }
         }
         self.begun().remove(&id);
+        self.inlet.live.forget(out.id);
         self.inlet.status.sent(self.inlet.clock().now());
         Delivery::Delivered { platform_id }
     }
@@ -178,7 +182,10 @@ impl Outlet {
             return Delivery::Delivered { platform_id };
         }
         let shown = match live {
-            Some(message) => self.inlet.live.take(message).await.map(|id| (message, id)),
+            Some(message) => match self.shown(message).await {
+                Ok(id) => id.map(|id| (message, id)),
+                Err(delivery) => return delivery,
+            },
             None => None,
         };
         if let Some((message, id)) = shown {
@@ -202,6 +209,37 @@ impl Outlet {
             }
         }
         self.adapter.send(piece).await
+    }
+
+    /// The platform's id of the message in which an answer was being written, if there is one.
+    ///
+    /// # Errors
+    /// The platform can't say now; the attempt ends so.
+    async fn shown(&self, message: MessageId) -> Result<Option<String>, Delivery> {
+        let live = &self.inlet.live;
+        match live.take(message).await {
+            Seen::Nothing => Ok(None),
+            Seen::Message(id) => Ok(Some(id)),
+            // The same id again is the same message, and the platform tells which one it is.
+            Seen::Perhaps(out) if self.adapter.abilities().idempotent => {
+                match self.adapter.send(&out).await {
+                    Delivery::Delivered {
+                        platform_id: Some(id),
+                    } => {
+                        live.settle(message, id.clone());
+                        Ok(Some(id))
+                    }
+                    Delivery::Delivered { platform_id: None } | Delivery::Failed { .. } => Ok(None),
+                    later @ Delivery::Retry { .. } => Err(later),
+                    Delivery::Unknown { reason } => Err(Delivery::Retry {
+                        after_ms: None,
+                        reason,
+                    }),
+                }
+            }
+            // The answer says that it may be a repeat.
+            Seen::Perhaps(_) => Ok(None),
+        }
     }
 
     /// Sends each file as a message. If one fails, the pieces and files before it are remembered and not sent again.

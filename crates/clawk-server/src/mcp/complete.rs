@@ -20,9 +20,7 @@ pub(super) async fn complete(
     let mut values = match &request.r#ref {
         Reference::Prompt(prompt) => {
             asking.needs(Scope::Message)?;
-            let skill = prompts::skill(asking, &prompt.name);
-            let unknown = || ErrorData::invalid_params("there is no such prompt", None);
-            allowed(skill.ok_or_else(unknown)?, argument)
+            prompts::skill(asking, &prompt.name).map_or_else(Vec::new, |skill| allowed(skill, argument))
         }
         Reference::Resource(template) => resources::values(served, asking, &template.uri, argument).await,
         _ => {

@@ -202,6 +202,10 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
             }
         };
         let mut kept = pin!(kept);
+        // A state that nobody shares wakes nobody.
+        let shares = source
+            .launched()
+            .is_some_and(|launched| kept::sharing(launched.state()).shared);
         let mut looks = tokio::time::interval(LEAD);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut serving = pin!(standard(args, &host, source.launched(), cancel.clone()));
@@ -212,7 +216,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
                     taken = true;
                     cancel.cancel();
                 }
-                _ = looks.tick() => {
+                _ = looks.tick(), if shares => {
                     if let Some(launched) = source.launched() {
                         doors.lead(args, launched, &host).await;
                     }

@@ -13,7 +13,8 @@ use crate::stop::request;
 
 /// Configurations of the same agent, whose state lies elsewhere.
 fn places(agent: &Agent, database: &Database, counter: &Counter) {
-    let tools = format!("[tools.order]\nhttp = {{ url = \"{}/orders\" }}\n", counter.url);
+    let tool = |name: &str| format!("[tools.{name}]\nhttp = {{ url = \"{}/orders\" }}\n", counter.url);
+    let tools = tool("order") + &tool("pay");
     for dir in ["home", "back"] {
         let config = format!("state = \"{dir}\"\n{tools}");
         std::fs::write(agent.path(&format!("{dir}.toml")), config).unwrap();

@@ -389,6 +389,64 @@ fn hosts_serve_one_agent_at_the_same_time_and_each_answers_where_it_was_asked() 
     holds(&agent, &database);
 }
 
+/// Calls of two hosts at the same time, as many as each may send; how many were done, by the program outside.
+fn flooded(agent: &Agent, counter: &Counter, each: u32) -> (usize, Vec<Value>) {
+    let (mut first, mut second) = (Host::start(agent, "a"), Host::start(agent, "b"));
+    let ids = |from: u32| from..from + each;
+    for (one, other) in ids(100).zip(ids(10_000)) {
+        first.order(one);
+        second.order(other);
+    }
+    let mut answers: Vec<Value> = ids(100).map(|id| first.answer(id)).collect();
+    answers.extend(ids(10_000).map(|id| second.answer(id)));
+    let counts = counter.counts();
+    assert_eq!(counts.values().max(), Some(&1), "{counts:?}");
+    (counts.len(), answers)
+}
+
+fn done(answers: &[Value]) -> usize {
+    answers
+        .iter()
+        .filter(|answer| answer.get("result").is_some())
+        .count()
+}
+
+#[test]
+fn a_budget_is_exact_over_two_hosts() {
+    const CALLS: usize = 17;
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = agent(&database, &counter);
+    for host in ["a.toml", "b.toml"] {
+        let config = std::fs::read_to_string(agent.path(host)).unwrap();
+        let config = format!("{config}[budgets.day]\ncalls = {CALLS}\n");
+        std::fs::write(agent.path(host), config).unwrap();
+    }
+    let (hits, answers) = flooded(&agent, &counter, 20);
+    assert_eq!((hits, done(&answers)), (CALLS, CALLS), "{answers:?}");
+    let refused = answers.iter().filter(|answer| answer["error"]["code"] == -32021);
+    assert_eq!(refused.count(), 40 - CALLS);
+    holds(&agent, &database);
+}
+
+#[test]
+fn a_rate_is_exact_over_two_hosts() {
+    const CALLS: usize = 13;
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = agent(&database, &counter);
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let limited = manifest.replace(
+        "{ name: tested, rules:",
+        &format!("{{ name: tested, rate_limits: {{ tool_calls_per_minute: {CALLS} }}, rules:"),
+    );
+    assert_ne!(limited, manifest);
+    std::fs::write(agent.path("claw.yaml"), limited).unwrap();
+    let (hits, answers) = flooded(&agent, &counter, 20);
+    assert_eq!((hits, done(&answers)), (CALLS, CALLS), "{answers:?}");
+    let refused = answers.iter().filter(|answer| answer["error"]["code"] == -32011);
+    assert_eq!(refused.count(), 40 - CALLS);
+    holds(&agent, &database);
+}
+
 #[test]
 fn a_server_that_restarts_under_load_loses_nothing_and_nothing_is_done_twice() {
     let (mut database, counter) = (Database::start(), Counter::start(None));
