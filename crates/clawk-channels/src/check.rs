@@ -104,6 +104,28 @@ struct Question {
     proof: Proof,
 }
 
+impl Question {
+    const fn get(api: Api, path: String, name: &'static str) -> Self {
+        Self {
+            api,
+            method: Method::GET,
+            path,
+            body: None,
+            proof: Proof::Name(name),
+        }
+    }
+
+    fn post(api: Api, path: &str, body: Value, proof: Proof) -> Self {
+        Self {
+            api,
+            method: Method::POST,
+            path: path.to_owned(),
+            body: Some(body),
+            proof,
+        }
+    }
+}
+
 /// What in an answer shows that the secret was taken.
 #[derive(Clone, Copy)]
 enum Proof {
@@ -195,21 +217,6 @@ fn question(
     }
     let api = Api::new(base, secrets.env(), Duration::from_millis(LIMIT_MS))?;
     let token = secret.expose().trim();
-    let setting = |name| types::setting(config, name);
-    let get = |api: Api, path: String, name| Question {
-        api,
-        method: Method::GET,
-        path,
-        body: None,
-        proof: Proof::Name(name),
-    };
-    let post = |api: Api, path: &str, body: Value, proof| Question {
-        api,
-        method: Method::POST,
-        path: path.to_owned(),
-        body: Some(body),
-        proof,
-    };
     Ok(match channel.kind {
         ChannelType::Telegram => {
             let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
@@ -217,58 +224,67 @@ fn question(
                 return Err("the bot token holds characters that no bot token has".to_owned());
             }
             let path = format!("bot{token}/getMe");
-            post(api, &path, json!({}), Proof::Name("/result/username"))
+            Question::post(api, &path, json!({}), Proof::Name("/result/username"))
         }
         ChannelType::Slack => {
             let api = api.authorized("Bearer", token)?;
-            post(api, "auth.test", json!({}), Proof::Name("/user"))
+            Question::post(api, "auth.test", json!({}), Proof::Name("/user"))
         }
         ChannelType::Discord => {
             let api = api.authorized("Bot", token)?.with(
                 HeaderName::from_static("user-agent"),
                 "DiscordBot (https://github.com/clawk/clawk, 1)",
             );
-            get(api, "users/@me".to_owned(), "/username")
+            Question::get(api, "users/@me".to_owned(), "/username")
         }
-        ChannelType::Line => get(
+        ChannelType::Line => Question::get(
             api.authorized("Bearer", token)?,
             "v2/bot/info".to_owned(),
             "/displayName",
         ),
+        ChannelType::Matrix => Question::get(
+            api.authorized("Bearer", token)?,
+            "_matrix/client/v3/account/whoami".to_owned(),
+            "/user_id",
+        ),
+        _ => return of_app(channel, config, api, token),
+    })
+}
+
+/// Of a platform on which the agent is an app with an id of its own.
+fn of_app(channel: &Channel, config: &ChannelConfig, api: Api, token: &str) -> Result<Question, String> {
+    let setting = |name| types::setting(config, name);
+    Ok(match channel.kind {
         ChannelType::Whatsapp => {
             let number = types::escaped(&setting("phone_number_id")?);
             let path = format!("{number}?fields=id");
-            get(api.authorized("Bearer", token)?, path, "/id")
+            Question::get(api.authorized("Bearer", token)?, path, "/id")
         }
-        ChannelType::Lark => post(
+        ChannelType::Lark => Question::post(
             api,
             types::lark::TOKEN_PATH,
             json!({"app_id": setting("app_id")?, "app_secret": token}),
             Proof::Token("/tenant_access_token"),
         ),
-        ChannelType::Dingtalk => post(
+        ChannelType::Dingtalk => Question::post(
             api,
             types::dingtalk::TOKEN_PATH,
             json!({"appKey": setting("client_id")?, "appSecret": token}),
             Proof::Token("/accessToken"),
         ),
-        ChannelType::Wechat => post(
+        ChannelType::Wechat => Question::post(
             api,
             types::wechat::TOKEN_PATH,
             types::wechat::asking(&setting("app_id")?, token),
             Proof::Token("/access_token"),
         ),
-        ChannelType::Qq => post(
+        ChannelType::Qq => Question::post(
             api,
             types::qq::TOKEN_PATH,
             json!({"appId": setting("app_id")?, "clientSecret": token}),
             Proof::Token("/access_token"),
         ),
-        _ => get(
-            api.authorized("Bearer", token)?,
-            "_matrix/client/v3/account/whoami".to_owned(),
-            "/user_id",
-        ),
+        _ => return Err("this type has no token that can be tried".to_owned()),
     })
 }
 
@@ -549,42 +565,4 @@ pub(crate) fn answer(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{answer, of_date, proof};
-    use clawk_secrets::Secret;
-    use http::Method;
-
-    #[test]
-    fn a_date_is_read_and_nothing_else() {
-        let at = of_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
-        assert_eq!(at.0, 784_111_777_000_000);
-        for bad in [
-            "",
-            "Sunday, 06-Nov-94 08:49:37 GMT",
-            "Sun, 06 Nov 1994 08:49:37 CET",
-        ] {
-            assert!(of_date(bad).is_none(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn only_a_nonce_of_the_right_form_is_answered_and_only_with_the_secret() {
-        let secret = Secret::new("T", "s3cret-of-more-than-32-characters-in-all");
-        let nonce = "0123456789abcdef0123456789abcdef";
-        let ask = |method: &Method, query: &str| answer(method, query, "chat", Some(&secret));
-        let query = format!("clawk-doctor={nonce}");
-        let told = ask(&Method::GET, &query).unwrap();
-        assert!(told.body.contains(&proof(&secret, "chat", nonce)));
-        assert_ne!(proof(&secret, "chat", nonce), proof(&secret, "other", nonce));
-        assert!(!told.body.contains("s3cret"));
-        assert!(ask(&Method::POST, &query).is_none());
-        assert!(ask(&Method::GET, "clawk-doctor=short").is_none());
-        assert!(ask(&Method::GET, &format!("{query}&x=1")).is_none());
-        assert!(answer(&Method::GET, &query, "chat", None).is_none());
-        let short = Secret::new("T", "a-secret-that-can-be-guessed");
-        assert!(
-            answer(&Method::GET, &query, "chat", Some(&short)).is_none(),
-            "a short one could be guessed"
-        );
-    }
-}
+mod tests;

@@ -75,39 +75,9 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     };
     agent.life.advance(LifecycleState::Starting, "start")?;
     if let Some(row) = unclean {
-        let lost = recover::settle_lost(scribe, Within::Behind(row)).await?;
-        if lost > 0 {
-            tracing::warn!(
-                lost,
-                "inferences of the last run have no known cost; they are settled at what was set aside"
-            );
-        }
-        let open = open_turns(&agent).await?;
-        let resumable = |turn: &uuid::Uuid| open.contains(turn);
-        let (unknown, interrupted) =
-            recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
-        calls.interrupted.add(interrupted);
-        if unknown > 0 {
-            tracing::warn!(
-                unknown,
-                "calls of the last run have no known outcome; they are listed in the trace"
-            );
-        }
+        settle_before(&agent, row).await?;
     }
-    let (month, _) = agent.scribe.now().month();
-    let kept = agent.scribe.journal().spent_since(hour_of(month)).await?;
-    calls.purses.restore(&kept, agent.scribe.now());
-    recover::restore_rates(scribe, &calls.rates).await?;
-    match &hosts {
-        None => call::restore(calls).await?,
-        Some(hosts) => {
-            let row = hosts.shared.news().await?.last_row;
-            call::restore_standing(calls).await?;
-            let asked = call::open_questions(calls).await?;
-            let open = asked.into_iter().filter(|open| open.reply.is_none());
-            hosts.begin(row, open.map(|open| open.question).collect()).await;
-        }
-    }
+    fold(calls, hosts.as_deref()).await?;
     stop::restore(&calls.brake, scribe).await?;
     carp::restore(&calls.carp).await?;
     agent.life.advance(LifecycleState::Ready, "started")?;
@@ -134,6 +104,48 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         health::watch(&agent.health);
     }
     Ok(agent)
+}
+
+/// Settles what the last run left open, behind this row: inferences without a known cost, calls without a known outcome.
+async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
+    let (calls, scribe) = (&*agent.calls, &agent.scribe);
+    let lost = recover::settle_lost(scribe, Within::Behind(row)).await?;
+    if lost > 0 {
+        tracing::warn!(
+            lost,
+            "inferences of the last run have no known cost; they are settled at what was set aside"
+        );
+    }
+    let open = open_turns(agent).await?;
+    let resumable = |turn: &uuid::Uuid| open.contains(turn);
+    let (unknown, interrupted) =
+        recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
+    calls.interrupted.add(interrupted);
+    if unknown > 0 {
+        tracing::warn!(
+            unknown,
+            "calls of the last run have no known outcome; they are listed in the trace"
+        );
+    }
+    Ok(())
+}
+
+/// Folds what was spent, rates, grants and questions out of the record.
+async fn fold(calls: &Calls, hosts: Option<&Hosts>) -> Result<(), StartError> {
+    let scribe = &calls.models.scribe;
+    let (month, _) = scribe.now().month();
+    let kept = scribe.journal().spent_since(hour_of(month)).await?;
+    calls.purses.restore(&kept, scribe.now());
+    recover::restore_rates(scribe, &calls.rates).await?;
+    let Some(hosts) = hosts else {
+        return Ok(call::restore(calls).await?);
+    };
+    let row = hosts.shared.news().await?.last_row;
+    call::restore_standing(calls).await?;
+    let asked = call::open_questions(calls).await?;
+    let open = asked.into_iter().filter(|open| open.reply.is_none());
+    hosts.begin(row, open.map(|open| open.question).collect()).await;
+    Ok(())
 }
 
 /// What a replay needs of the agent, without the values that are known here: a manifest or a context file may quote one.
@@ -214,14 +226,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let carp = Carp::new(atlases, agent_id, Thread::of(root), scribe.clone())
         .map_err(|error| unserved(error.to_string()))?;
     let screens = Screens::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
-    if let Some(claims) = &options.claims
-        && manifest.provider(&claims.judge).is_none()
-    {
-        let name = &claims.judge;
-        return Err(unserved(format!(
-            "`claims.judge` names the provider `{name}`, which the manifest does not have"
-        )));
-    }
+    judged(&manifest, &options).map_err(unserved)?;
     let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
     // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
     let latest = journal.sessions(1).await?;
@@ -266,6 +271,17 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         (options, team),
     );
     Ok((above(Arc::new(calls), memories, digest(&facts), limits), facts))
+}
+
+/// The judge of claims is a provider of the manifest.
+fn judged(manifest: &Manifest, options: &Options) -> Result<(), String> {
+    match &options.claims {
+        Some(claims) if manifest.provider(&claims.judge).is_none() => Err(format!(
+            "`claims.judge` names the provider `{}`, which the manifest does not have",
+            claims.judge
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The manifest's swarm; none in a replay.

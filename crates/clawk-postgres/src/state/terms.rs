@@ -201,8 +201,7 @@ async fn set_aside(session: &Session, run: i64, of: &[u8], aside: &Aside) -> Res
         calls,
         bytes_out,
     } = aside.amount;
-    let [tokens, cost, busy, calls, out] =
-        [tokens, cost_microusd, busy_ms, calls, bytes_out].map(|value| integer(value));
+    let [tokens, cost, busy, calls, out] = [tokens, cost_microusd, busy_ms, calls, bytes_out].map(integer);
     let sql = "INSERT INTO reserved (id, purse, run, session, tokens, cost_microusd, busy_ms, calls, bytes_out) \
         SELECT $1, purse, $3, $4, $5, $6, $7, $8, $9 FROM unnest($2::bytea[]) AS purse ON CONFLICT DO NOTHING";
     session

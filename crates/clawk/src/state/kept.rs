@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::server::Server;
 use crate::config::Config;
 
+pub(crate) use clawk_store::moving as sqlite;
 pub(crate) use clawk_store::{
     AuditDb, AuditRow, Contents, Delivery, Durability, Erase, Filter, Head, Keys, MAX_FORGOTTEN, MemoryPart,
     Options, Remembered, Restore, StateError, StoredEvent, public_key,

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clawk_kernel::moved::{Row, Sum, TABLES, Table};
-use clawk_store::moving as sqlite;
 use serde::Serialize;
 
-use super::kept::{Reader, holds_state, public_key};
+use super::kept::{Reader, holds_state, public_key, sqlite};
 use super::server::{Server, url_of};
 
 /// What a move did.
@@ -77,7 +76,7 @@ impl Place {
 enum From {
     Sqlite(Box<sqlite::Source>),
     #[cfg(feature = "postgres")]
-    Postgres(super::postgres::moving::Source),
+    Postgres(Box<super::postgres::moving::Source>),
 }
 
 impl From {
@@ -93,9 +92,9 @@ impl From {
                 Ok(Self::Sqlite(Box::new(sqlite::Source::open(dir, target)?)))
             }
             #[cfg(feature = "postgres")]
-            Place::Server { server, .. } => Ok(Self::Postgres(super::postgres::moving::Source::open(
-                server, target,
-            )?)),
+            Place::Server { server, .. } => Ok(Self::Postgres(Box::new(
+                super::postgres::moving::Source::open(server, target)?,
+            ))),
             #[cfg(not(feature = "postgres"))]
             Place::Server { .. } => left_out(),
         }
@@ -151,7 +150,7 @@ impl From {
 enum To {
     Sqlite(Box<sqlite::Target>),
     #[cfg(feature = "postgres")]
-    Postgres(super::postgres::moving::Target),
+    Postgres(Box<super::postgres::moving::Target>),
 }
 
 impl To {
@@ -159,9 +158,9 @@ impl To {
         match place {
             Place::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::Target::begin(dir)?))),
             #[cfg(feature = "postgres")]
-            Place::Server { server, .. } => Ok(Self::Postgres(super::postgres::moving::Target::begin(
-                server, agent,
-            )?)),
+            Place::Server { server, .. } => Ok(Self::Postgres(Box::new(
+                super::postgres::moving::Target::begin(server, agent)?,
+            ))),
             #[cfg(not(feature = "postgres"))]
             Place::Server { .. } => {
                 let _unused = agent;

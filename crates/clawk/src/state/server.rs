@@ -230,7 +230,7 @@ impl Server {
     /// As said, or it can't be written.
     pub(crate) fn note(&self, dir: &Path) -> Result<()> {
         // A directory whose state was moved to this very server goes on as the host's own.
-        let went = clawk_store::moving::moved_to(dir)?;
+        let went = super::kept::sqlite::moved_to(dir)?;
         if dir.join("state.db").exists() && went.as_ref() != Some(&self.shown()) {
             bail!(
                 "`{}` holds a state of its own: move it to the server with `clawk state move`, or name another `dir` in `[state]`",

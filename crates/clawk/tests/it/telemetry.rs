@@ -61,12 +61,15 @@ fn named<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["name"] == name).collect()
 }
 
+/// Requests as they came: the head and the body of each.
+type Received = JoinHandle<Vec<(String, Vec<u8>)>>;
+
 /// Answers each POST with 200; what came, head and body, until `count` did.
-fn receiver(count: usize) -> (u16, JoinHandle<Vec<(String, Vec<u8>)>>) {
+fn receiver(count: usize) -> (u16, Received) {
     receiver_at(0, count)
 }
 
-fn receiver_at(port: u16, count: usize) -> (u16, JoinHandle<Vec<(String, Vec<u8>)>>) {
+fn receiver_at(port: u16, count: usize) -> (u16, Received) {
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let served = std::thread::spawn(move || {

@@ -43,6 +43,10 @@ fn index(n: u64) -> usize {
     usize::try_from(n).unwrap()
 }
 
+#[expect(
+    clippy::print_stdout,
+    reason = "the times are what a person reads of this test"
+)]
 fn chaos(messages: u32, at_once: usize, events: u32) {
     let (mut database, counter) = (Database::start(), Counter::start(None));
     let agent = agent(&database, &counter);

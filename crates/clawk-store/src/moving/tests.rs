@@ -1,0 +1,41 @@
+//! Every table crosses; one that is forgotten here would be lost in silence.
+
+use super::{OWN, TABLES, schema};
+use crate::dir::Durability;
+
+/// Tables that do not cross, and why: words and buckets are made anew, `probe` measures the disk, unfinished erasures are finished
+/// before, a cache is filled again, and encrypted stores are refused.
+const STAYS: [&str; 6] = [
+    "answer_buckets",
+    "memory_words",
+    "probe",
+    "erasing",
+    "embeddings",
+    "seals",
+];
+
+#[test]
+fn every_table_of_a_state_crosses_or_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let connection = schema::open_writer(&path, Durability::Relaxed).unwrap();
+    let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'memory_words_%'";
+    let mut select = connection.prepare(sql).unwrap();
+    let names = select.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    for name in names {
+        let name = name.unwrap();
+        let crosses = TABLES.iter().any(|table| table.name == name);
+        assert!(crosses != STAYS.contains(&name.as_str()), "{name}");
+    }
+    for table in &TABLES {
+        if table.name == super::CONTENTS {
+            continue;
+        }
+        assert!(
+            connection.prepare(&super::select(table)).is_ok(),
+            "{}",
+            super::select(table)
+        );
+    }
+    assert!(OWN.contains(&"state.db"));
+}
