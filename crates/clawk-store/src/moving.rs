@@ -58,7 +58,8 @@ pub fn moved_to(dir: &Path) -> Result<Option<String>, StateError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StateError::io("can't read", &path)(error)),
     };
-    Ok(Some(text.trim().to_owned()))
+    // It is shown to people, and the directory may have come with a cloned folder.
+    Ok(Some(text.chars().filter(|c| !c.is_control()).collect()))
 }
 
 /// The files beside the database that belong to the agent: keys, positions of channels, stores in folders. Links are not followed.
