@@ -33,7 +33,7 @@ struct State {
     waiting: HashMap<String, HashSet<MessageId>>,
     /// The platform's ids of messages that are being written, the oldest first.
     shown: BTreeMap<MessageId, String>,
-    /// Messages of which nobody knows whether the platform has them, the oldest first.
+    /// Messages that the platform may or may not have, the oldest first: their sending was not answered.
     doubtful: BTreeMap<MessageId, Out>,
     /// Answers that the outbox delivers, and whose follower does not know yet that they are over. Only the outbox edits these.
     ///

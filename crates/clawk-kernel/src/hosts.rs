@@ -26,7 +26,7 @@ pub(crate) use orders::reply;
 
 /// How often a host looks for what others have appended and ordered.
 const TICK: Duration = Duration::from_millis(150);
-/// How often it looks for lost hosts and for work that nobody holds.
+/// How often it looks for lost hosts and for sessions without a holder.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long a session that was taken over is held when nothing is to be done in it.
 const IDLE: Duration = Duration::from_secs(10);
@@ -111,7 +111,7 @@ pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     });
 }
 
-/// A host that others have taken over from says so, whatever it was about to say.
+/// If other hosts have taken over from this one, the caller is told so, and nothing else.
 pub(crate) fn lost(sessions: &Sessions) -> Option<KernelError> {
     let hosts = sessions.calls.hosts.as_ref()?;
     hosts.shared.is_lost().then(|| {

@@ -40,7 +40,7 @@ struct Ids {
 }
 
 impl Ids {
-    /// Of a message that the record knows, whatever it says.
+    /// For a message that is in the record. Its text is not looked at.
     const fn of_record(session: SessionId, message: MessageId) -> Self {
         Self {
             conversation: String::new(),

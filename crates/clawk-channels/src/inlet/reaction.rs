@@ -180,7 +180,7 @@ impl Inlet {
     }
 }
 
-/// A request of which nobody waits for the end.
+/// A request that runs by itself. Nothing waits for its end.
 async fn soon<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let asked = tokio::time::timeout(Duration::from_millis(ASIDE_MS), asked);
     asked

@@ -161,7 +161,7 @@ impl Discord {
         with(&mut self.place().threads)
     }
 
-    /// A thread is there: what is said in it while nobody listens is read from its history.
+    /// A thread exists. Messages that arrive there while the agent is down are read from its history.
     pub(super) fn follow(&self, thread: &str) {
         let mut place = self.place();
         place

@@ -279,7 +279,7 @@ async fn without_the_feature_and_for_strangers_nothing_is_transcribed() {
     }
 }
 
-/// What is too long, or is no recording, is a file; so is what the Provider does not take.
+/// A recording that is too long, or that the Provider refuses, stays a file; so does every other attachment.
 #[tokio::test]
 async fn what_can_not_be_transcribed_is_a_file_with_the_reason() {
     let scene = Scene::new(Arc::new(fakes::telegram::start().await), on()).await;

@@ -126,13 +126,13 @@ pub trait Shared: Send + Sync + fmt::Debug {
     /// Whether this host holds the session, as far as it knows.
     fn holds(&self, session: SessionId) -> bool;
 
-    /// Takes the session if nobody holds it.
+    /// Takes the session if no host holds it.
     fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>>;
 
     /// Gives the session up once all that was submitted before is durable.
     fn release(&self, session: SessionId);
 
-    /// Looks for hosts that are gone and for work that nobody holds. Returns sessions that this host holds from now on and has to take
+    /// Looks for hosts that are gone and for work without a holder. Returns sessions that this host holds from now on and has to take
     /// up; at most some dozens at a time.
     fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>>;
 

@@ -29,7 +29,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Begins to read. The caller sees to it that nobody serves the state meanwhile.
+    /// Begins to read. The caller makes sure that no host serves the state meanwhile.
     ///
     /// # Errors
     /// The server is away, the schema holds no state, or one with encrypted stores.

@@ -181,7 +181,7 @@ async fn taken(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId
         .collect()
 }
 
-/// Sessions that nobody holds, and in which a message or an order waits.
+/// Sessions without a holder in which a message or an order waits.
 async fn unheld(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, Failure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) \
         SELECT w.session, $1, 1, 'infinity', $2 FROM \
