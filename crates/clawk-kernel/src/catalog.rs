@@ -57,6 +57,8 @@ pub(crate) struct Entry {
     pub(crate) of_team: bool,
     /// It is `mcp-sampling`, which only servers ask for.
     pub(crate) samples: bool,
+    /// An argument that names something of this agent, and what can be named.
+    names: Option<(&'static str, String)>,
     /// The declared tool whose server serves it, where the manifest does not name it itself.
     pub(crate) from: Option<Arc<str>>,
     /// Whether it stands for all tools of its server, once that is known.
@@ -203,6 +205,43 @@ fn without_known(scanner: &Scanner, known: &mut Description) {
     }
 }
 
+/// What the built-ins of memory can name: the model learns it from the schema, not from a refusal.
+fn names(manifest: &Manifest, tool: &str) -> Option<(&'static str, String)> {
+    let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
+    let (argument, known): (_, Vec<&str>) = if tool == "context-write" {
+        (
+            "file",
+            manifest
+                .identity
+                .context_files
+                .keys()
+                .map(String::as_str)
+                .collect(),
+        )
+    } else {
+        ("store", stores.map(|store| store.name.as_str()).collect())
+    };
+    (!known.is_empty()).then(|| (argument, format!("One of: {}", known.join(", "))))
+}
+
+/// Adds to what a schema says of an argument, unless it lists the values itself.
+fn say_names(schema: &mut Value, argument: &str, names: &str) {
+    let place = schema
+        .get_mut("properties")
+        .and_then(|properties| properties.get_mut(argument))
+        .and_then(Value::as_object_mut);
+    let Some(property) = place.filter(|known| !known.contains_key("enum") && !known.contains_key("const"))
+    else {
+        return;
+    };
+    let said = property.get("description").and_then(Value::as_str);
+    let said = said.map_or_else(
+        || names.to_owned(),
+        |said| format!("{}. {names}", said.trim_end_matches('.')),
+    );
+    property.insert("description".to_owned(), Value::String(said));
+}
+
 impl Entry {
     /// A source without the name of a tool, and without a schema that would say which one is meant.
     fn may_stand_for_others(&self) -> bool {
@@ -238,6 +277,7 @@ impl Entry {
             reads_output: false,
             of_team: false,
             samples: false,
+            names: None,
             from: None,
             stands_for: OnceCell::new(),
             described: OnceCell::new(),
@@ -299,7 +339,7 @@ impl Entry {
                 .entry("category".to_owned())
                 .or_insert_with(|| category.to_owned());
         }
-        let input_schema = match (&self.spec.input_schema, &self.skill) {
+        let mut input_schema = match (&self.spec.input_schema, &self.skill) {
             (Some(schema), _) => schema.clone(),
             (None, Some(skill)) => skill
                 .input_schema
@@ -308,6 +348,9 @@ impl Entry {
             (None, None) if known.input_schema.is_object() => known.input_schema,
             (None, None) => json!({"type": "object"}),
         };
+        if let Some((argument, names)) = &self.names {
+            say_names(&mut input_schema, argument, names);
+        }
         let compiled = |schema: &Value, name: &str| {
             validator(schema).map_err(|fault| CallError::Unavailable {
                 tool: self.name.to_string(),
@@ -402,6 +445,9 @@ impl Catalog {
             let sandbox = manifest.sandbox_of(spec).map(|sandbox| sandbox.name.clone());
             let mut entry = Entry::new(spec.clone(), &plans.without(sandbox, &closed));
             entry.closed = closed;
+            if known.category == Some("memory") {
+                entry.names = names(manifest, &spec.name);
+            }
             entry.skill = skill.map(|skill| Arc::new(skill.clone()));
             tools.insert(Arc::clone(&entry.name), Arc::new(entry));
         }

@@ -5,17 +5,25 @@ mod record;
 
 use std::process::ExitCode;
 
-use crate::state::kept::Reader;
 use anyhow::Result;
+use clawk_kernel::kind;
+use clawk_kernel::ports::{Recorded, Scan, SessionRow};
+use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, Paint, clipped, harmless};
 use crate::state;
+use crate::state::kept::Reader;
+
+/// The door of the chain in which each run of an agent keeps its lifecycle.
+const RUNTIME: &str = "runtime";
+/// Characters of the first message that a line shows.
+const OPENING_CHARS: usize = 60;
 
 /// Flags of `clawk sessions`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  clawk sessions\n  clawk sessions --agent hello --format json\n  clawk sessions prompt last --turn 2\n  clawk sessions record last"
+    after_help = "Examples:\n  clawk sessions\n  clawk sessions --all\n  clawk sessions --agent hello --format json\n  clawk sessions prompt last --turn 2\n  clawk sessions record last"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -27,6 +35,10 @@ pub(crate) struct Args {
     /// Print at most this many, the latest first
     #[arg(long, default_value_t = 50)]
     limit: usize,
+
+    /// Also list the chains in which runs keep their starts and ends
+    #[arg(long)]
+    all: bool,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -48,30 +60,115 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Verb::Record(asked)) => return record::run(asked),
         None => {}
     }
-    let dir = args.which.dir()?;
-    let rows = Reader::open(&dir)?.sessions(args.limit)?;
-    if args.format == Format::Json {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                serde_json::json!({ "session": row.session, "events": row.events,
-                    "started": row.started.to_string(), "last": row.last.to_string() })
-            })
-            .collect();
-        out::json(&serde_json::json!({ "sessions": rows }))?;
-        return Ok(ExitCode::SUCCESS);
+    let reader = Reader::open(&args.which.dir()?)?;
+    let mut listed = Vec::new();
+    let mut looked_at = 0;
+    while listed.len() < args.limit {
+        // A run's own chain stands beside most conversations, so the first look is usually enough.
+        let wanted = args.limit.saturating_mul(2).saturating_add(looked_at);
+        let rows = reader.sessions(wanted)?;
+        let found = rows.len();
+        for row in rows.into_iter().skip(looked_at) {
+            let about = About::of(&reader, &row)?;
+            if args.all || about.door != RUNTIME {
+                listed.push((row, about));
+            }
+        }
+        if found < wanted {
+            break;
+        }
+        looked_at = found;
     }
-    let paint = Paint::stdout();
-    if rows.is_empty() {
-        out::line("no sessions yet")?;
-    }
-    for row in &rows {
-        out::line(&format!(
-            "{}  {:>6} events  {}",
-            row.session,
-            row.events,
-            paint.dim(&format!("{} … {}", row.started, row.last))
-        ))?;
+    listed.truncate(args.limit);
+    match args.format {
+        Format::Json => {
+            let rows: Vec<Value> = listed.iter().map(|(row, about)| about.facts(row)).collect();
+            out::json(&json!({ "sessions": rows }))?;
+        }
+        Format::Human if listed.is_empty() => out::line("no sessions yet")?,
+        Format::Human => {
+            for (row, about) in &listed {
+                about.print(row)?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a session was about.
+struct About {
+    /// Through which door it was opened.
+    door: String,
+    /// Messages that it accepted.
+    turns: usize,
+    /// The first message; `None` where there was none, or it was erased.
+    opening: Option<String>,
+}
+
+impl About {
+    fn of(reader: &Reader, row: &SessionRow) -> Result<Self> {
+        let scan = |kinds, limit, with_content| {
+            reader.recorded_events(&Scan {
+                session: Some(row.session),
+                kinds,
+                limit,
+                with_content,
+                ..Scan::default()
+            })
+        };
+        let started = scan(&[kind::SESSION_STARTED], 1, false)?;
+        let first = scan(&[kind::MESSAGE_ACCEPTED], 1, true)?;
+        let turns = if first.is_empty() {
+            0
+        } else {
+            scan(&[kind::MESSAGE_ACCEPTED], usize::MAX, false)?.len()
+        };
+        Ok(Self {
+            door: started.first().map(door).unwrap_or_default(),
+            turns,
+            opening: first.into_iter().next().and_then(text),
+        })
+    }
+
+    fn facts(&self, row: &SessionRow) -> Value {
+        json!({
+            "session": row.session, "door": self.door, "turns": self.turns, "opening": self.opening, "events": row.events,
+            "started": row.started.to_string(), "last": row.last.to_string(),
+        })
+    }
+
+    fn print(&self, row: &SessionRow) -> Result<()> {
+        let paint = Paint::stdout();
+        let turns = match self.turns {
+            1 => "1 turn".to_owned(),
+            turns => format!("{turns} turns"),
+        };
+        out::line(&format!(
+            "{}  {turns:>9}  {}",
+            row.session,
+            clipped(self.opening.as_deref().unwrap_or("–"), OPENING_CHARS)
+        ))?;
+        let line = format!(
+            "    {} · {} events · {} … {}",
+            harmless(&self.door),
+            row.events,
+            row.started,
+            row.last
+        );
+        out::line(&paint.dim(&line))?;
+        Ok(())
+    }
+}
+
+fn door(started: &Recorded) -> String {
+    let payload: Value = serde_json::from_str(&started.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
+    payload
+        .get("door")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn text(message: Recorded) -> Option<String> {
+    String::from_utf8(message.content?.bytes).ok()
 }

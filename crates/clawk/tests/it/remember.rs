@@ -28,7 +28,7 @@ spec:
     - inline: {{ name: here, type: cli, transport: stdio, auth: {{ secret_ref: NONE }} }}
   tools:
     - inline: {{ name: context-write, description: Writes, input_schema: {{ type: object }} }}
-    - inline: {{ name: memory-store, description: Stores, input_schema: {{ type: object }} }}
+    - inline: {{ name: memory-store, description: Stores, input_schema: {{ type: object, properties: {{ store: {{ type: string }} }} }} }}
   sandbox:
     inline: {{ level: process }}
   policies:
@@ -128,6 +128,9 @@ fn stores_in_folders_serve_an_agent_from_end_to_end() {
         "{system}"
     );
     assert_eq!(prompt["searches"][1]["used"], "static", "{prompt}");
+    // The model is told which stores there are.
+    let store = &prompt["tools"][1]["input_schema"]["properties"]["store"];
+    assert_eq!(store["description"], "One of: notes, talks, files", "{prompt}");
 
     let listed = json_of(&agent, &["memory", "list", "--store", "notes"]);
     let id = listed["entries"][0]["id"].as_str().unwrap().to_owned();

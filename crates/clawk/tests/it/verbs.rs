@@ -220,6 +220,36 @@ fn a_session_can_be_taken_up_again() {
         .stderr(contains("clawk sessions"));
 }
 
+#[test]
+fn the_list_of_sessions_says_what_each_was_about() {
+    let agent = Agent::new();
+    for message in ["hello", "what is \u{1b}[31mnew"] {
+        agent
+            .clawk(["run", "claw.yaml", "-m", message])
+            .assert()
+            .success();
+    }
+    let list = |args: &[&str]| {
+        let out = agent.clawk(["sessions"]).args(args).assert().success();
+        String::from_utf8(out.get_output().stdout.clone()).unwrap()
+    };
+    let people = list(&[]);
+    let lines: Vec<&str> = people.lines().collect();
+    assert_eq!(lines.len(), 4, "{people}");
+    assert!(lines[0].ends_with("1 turn  what is ·[31mnew"), "{people}");
+    assert!(lines[1].contains("cli · "), "{people}");
+    assert!(lines[2].ends_with("1 turn  hello"), "{people}");
+    assert_eq!(list(&["--limit", "1"]).lines().count(), 2);
+    let all = list(&["--all"]);
+    assert!(all.lines().count() == 8 && all.contains("runtime · "), "{all}");
+    let json: Value = serde_json::from_str(&list(&["--format", "json"])).unwrap();
+    let first = &json["sessions"][1];
+    assert_eq!(
+        (&first["turns"], &first["door"], &first["opening"]),
+        (&Value::from(1), &Value::from("cli"), &Value::from("hello"))
+    );
+}
+
 fn sessions(agent: &Agent) -> Vec<(String, u64)> {
     let out = agent
         .clawk(["sessions", "--format", "json"])
