@@ -10,10 +10,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from mcp.server.mcpserver import MCPServer
-from pydantic import Field
 
 FILE = Path(sys.argv[1])
 MODE = sys.argv[2] if len(sys.argv) > 2 else ""
@@ -65,8 +64,8 @@ def query(
     key: str | None = None,
     id: str | None = None,
     owners: list[str] | None = None,
-    since: Annotated[str | None, Field(alias="from")] = None,
-    to: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
 ) -> dict[str, Any]:
     """Finds by words, by key, by id or by time, among the entries of these owners."""
     found = [one for one in read() if one["store"] == store and one["scope"] == scope]
@@ -77,8 +76,8 @@ def query(
         ranked = [(one, None) for one in found if one["id"] == id]
     elif key is not None:
         ranked = [(one, None) for one in found if one.get("key") == key]
-    elif since is not None and to is not None:
-        ranked = [(one, None) for one in sorted(found, key=lambda one: one["timestamp"]) if since <= one["timestamp"] <= to]
+    elif since is not None and until is not None:
+        ranked = [(one, None) for one in sorted(found, key=lambda one: one["timestamp"]) if since <= one["timestamp"] <= until]
     else:
         words = set((text or "").lower().split())
         scored = [(one, len(words & set(json.dumps(one["content"]).lower().strip('".').split()))) for one in found]

@@ -252,8 +252,8 @@ impl Inspect for Custom {
             }
             let (from, to) = EVER;
             let all = vec![
-                ("from", json!(from)),
-                ("to", json!(to)),
+                ("since", json!(from)),
+                ("until", json!(to)),
                 ("limit", json!(MAX_LISTED + 1)),
             ];
             let answer = self.query_part(store, part, all).await?;
@@ -366,7 +366,10 @@ impl Memory for Custom {
                 StoreQuery::Text(text) => vec![("text", json!(text))],
                 StoreQuery::Key(key) => vec![("key", json!(key))],
                 StoreQuery::Between(from, to) => {
-                    vec![("from", json!(from.to_string())), ("to", json!(to.to_string()))]
+                    vec![
+                        ("since", json!(from.to_string())),
+                        ("until", json!(to.to_string())),
+                    ]
                 }
             };
             what.push(("limit", json!(limit)));

@@ -39,16 +39,16 @@ pub(crate) enum Beside {
     Shares,
 }
 
+/// Stores on a server, each with what looks at it.
+pub(crate) type Kept = Vec<(Store, Arc<dyn Inspect>)>;
+
 /// The stores of a state on a server, with what looks at them; with the state open, they can be changed. `None`: the state lies in its
 /// directory.
 ///
 /// # Errors
 /// The server is away.
 #[cfg(feature = "postgres")]
-pub(crate) fn on_server(
-    reader: &Reader,
-    state: Option<&StateDir>,
-) -> Result<Option<Vec<(Store, Arc<dyn Inspect>)>>> {
+pub(crate) fn on_server(reader: &Reader, state: Option<&StateDir>) -> Result<Option<Kept>> {
     Ok(super::postgres::stores(reader, state)?)
 }
 
@@ -108,16 +108,13 @@ pub(crate) fn is_fenced(state: &StateDir) -> bool {
 
 #[cfg(not(feature = "postgres"))]
 mod left_out {
-    use super::{Arc, Beside, Host, Inspect, Parts, Path, Reader, Result, Server, Sharing, StateDir, Store};
+    use super::{Beside, Host, Kept, Parts, Path, Reader, Result, Server, Sharing, StateDir};
 
     #[expect(
         clippy::unnecessary_wraps,
         reason = "the build with PostgreSQL asks its server"
     )]
-    pub(crate) fn on_server(
-        _reader: &Reader,
-        _state: Option<&StateDir>,
-    ) -> Result<Option<Vec<(Store, Arc<dyn Inspect>)>>> {
+    pub(crate) fn on_server(_reader: &Reader, _state: Option<&StateDir>) -> Result<Option<Kept>> {
         Ok(None)
     }
 

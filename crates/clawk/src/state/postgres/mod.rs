@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clawk_kernel::ports::Inspect;
-use clawk_manifest::model::Store;
 use clawk_postgres::{Database, Options, PgReader, PgStateError, TlsMode};
 use clawk_secrets::{Env, Resolver, Secret};
 use clawk_store::StateError;
@@ -26,7 +25,7 @@ pub(crate) use dir::{StateDir, serve};
 pub(crate) use guard::{around, served};
 pub(crate) use reader::Reader;
 
-use super::kept::{HostInfo, LeaseInfo, StateInfo};
+use super::kept::{HostInfo, Kept, LeaseInfo, StateInfo};
 use super::server::Server;
 use crate::config::Config;
 
@@ -101,10 +100,7 @@ fn database(server: &Server, read_only: bool) -> Result<Database> {
 ///
 /// # Errors
 /// The server is away.
-pub(crate) fn stores(
-    reader: &Reader,
-    state: Option<&StateDir>,
-) -> Result<Option<Vec<(Store, Arc<dyn Inspect>)>>, StateError> {
+pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option<Kept>, StateError> {
     let memory = match (state, reader) {
         (_, Reader::Sqlite(_)) => return Ok(None),
         (Some(StateDir::Postgres(remote)), _) => remote.stores(),
