@@ -64,8 +64,10 @@ def query(
     key: str | None = None,
     id: str | None = None,
     owners: list[str] | None = None,
+    since: str | None = None,
+    until: str | None = None,
 ) -> dict[str, Any]:
-    """Finds by words, by key or by id, among the entries of these owners."""
+    """Finds by words, by key, by id or by time, among the entries of these owners."""
     found = [one for one in read() if one["store"] == store and one["scope"] == scope]
     total = len(found)
     if owners is not None and MODE != "lying":
@@ -74,6 +76,8 @@ def query(
         ranked = [(one, None) for one in found if one["id"] == id]
     elif key is not None:
         ranked = [(one, None) for one in found if one.get("key") == key]
+    elif since is not None and until is not None:
+        ranked = [(one, None) for one in sorted(found, key=lambda one: one["timestamp"]) if since <= one["timestamp"] <= until]
     else:
         words = set((text or "").lower().split())
         scored = [(one, len(words & set(json.dumps(one["content"]).lower().strip('".').split()))) for one in found]

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope, StoreQuery};
+use clawk_kernel::ports::{
+    Ask, Batch, Inspect, Lacking, Later, Memory, MemoryError, Page, Scope, StoreQuery,
+};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Retention, Store, StoreBackend, StoreType};
 use clawk_proto::method::MemoryEntry;
@@ -17,6 +19,12 @@ use clawk_recall::seal::Vault;
 use clawk_trace::chain::digest_of;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+/// Entries of one part that an operator can look at. The three tools know no pages.
+const MAX_LISTED: usize = 10_000;
+
+/// Before and after everything that was ever stored.
+const EVER: (&str, &str) = ("1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z");
 
 /// The origin of what can't show where it came from.
 const UNKNOWN: &str = "memory";
@@ -116,7 +124,16 @@ impl Custom {
         place: &Scope,
         what: Vec<(&str, Value)>,
     ) -> Result<Answer, MemoryError> {
-        let here = [("store", json!(store.name)), ("scope", json!(place.part(store)))];
+        self.query_part(store, &place.part(store), what).await
+    }
+
+    async fn query_part(
+        &self,
+        store: &Store,
+        part: &str,
+        what: Vec<(&str, Value)>,
+    ) -> Result<Answer, MemoryError> {
+        let here = [("store", json!(store.name)), ("scope", json!(part))];
         let arguments = here.into_iter().chain(what);
         let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).collect();
         let answer = self.call(store, "query", arguments).await?;
@@ -197,6 +214,115 @@ fn owners(whose: &Whose) -> Option<Vec<&str>> {
     }
 }
 
+impl Inspect for Custom {
+    /// The three tools list no parts, so those that the manifest speaks of are asked for.
+    fn parts<'a>(
+        &'a self,
+        store: &'a Store,
+        known: &'a [String],
+    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>> {
+        Box::pin(async move {
+            let mut parts = Vec::new();
+            for part in known {
+                let nothing = vec![("text", json!("")), ("limit", json!(0))];
+                let answer = self.query_part(store, part, nothing).await?;
+                let total = match answer.total {
+                    Some(total) => total,
+                    // A server need not count.
+                    None => {
+                        let all = self.page(store, part, WHOLE).await?;
+                        u64::try_from(all.len()).unwrap_or(u64::MAX)
+                    }
+                };
+                parts.push((part.clone(), total));
+            }
+            Ok(parts)
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        page: Page,
+    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>> {
+        Box::pin(async move {
+            if page.aside || page.limit == 0 {
+                return Ok(Vec::new());
+            }
+            let (from, to) = EVER;
+            let all = vec![
+                ("since", json!(from)),
+                ("until", json!(to)),
+                ("limit", json!(MAX_LISTED + 1)),
+            ];
+            let answer = self.query_part(store, part, all).await?;
+            let mut hits = self.hits(store, answer.entries, &Whose::All, MAX_LISTED + 1);
+            if hits.len() > MAX_LISTED {
+                let why = format!(
+                    "it holds more than {MAX_LISTED} entries, and its server lists no pages; search it instead"
+                );
+                return Err(fault(store, &why));
+            }
+            hits.sort_by(|a, b| a.entry.timestamp.cmp(&b.entry.timestamp));
+            let before = page.before.unwrap_or(i64::MAX);
+            let numbered = (1..).zip(hits).filter(|(n, _)| *n < before);
+            let mut numbered: Vec<(i64, Hit)> = numbered.collect();
+            numbered.reverse();
+            numbered.truncate(page.limit);
+            Ok(numbered)
+        })
+    }
+
+    fn named<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        name: &'a str,
+    ) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        Box::pin(async move {
+            let mut hits: Vec<Hit> = Vec::new();
+            for by in ["id", "key"] {
+                let one = vec![(by, json!(name)), ("limit", json!(MAX_LISTED))];
+                let answer = self.query_part(store, part, one).await?;
+                // A server that answers with other entries is not believed.
+                let is_meant = |given: &Given| {
+                    (if by == "id" {
+                        Some(&given.id)
+                    } else {
+                        given.key.as_ref()
+                    })
+                    .is_some_and(|is| is == name)
+                };
+                let meant = answer.entries.into_iter().filter(is_meant).collect();
+                for hit in self.hits(store, meant, &Whose::All, MAX_LISTED) {
+                    if !hits.iter().any(|known| known.entry.id == hit.entry.id) {
+                        hits.push(hit);
+                    }
+                }
+            }
+            Ok(hits)
+        })
+    }
+
+    fn bring_back<'a>(
+        &'a self,
+        store: &'a Store,
+        _part: &'a str,
+        _id: Option<&'a str>,
+    ) -> Later<'a, Result<u64, MemoryError>> {
+        let why = "its server sets nothing aside, so there is nothing to restore";
+        Box::pin(std::future::ready(Err(fault(store, why))))
+    }
+}
+
+/// Everything that counts.
+const WHOLE: Page = Page {
+    aside: false,
+    before: None,
+    limit: MAX_LISTED,
+};
+
 impl Memory for Custom {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| {
@@ -240,7 +366,10 @@ impl Memory for Custom {
                 StoreQuery::Text(text) => vec![("text", json!(text))],
                 StoreQuery::Key(key) => vec![("key", json!(key))],
                 StoreQuery::Between(from, to) => {
-                    vec![("from", json!(from.to_string())), ("to", json!(to.to_string()))]
+                    vec![
+                        ("since", json!(from.to_string())),
+                        ("until", json!(to.to_string())),
+                    ]
                 }
             };
             what.push(("limit", json!(limit)));

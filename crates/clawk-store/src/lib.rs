@@ -40,7 +40,9 @@ pub use error::StateError;
 pub use heads::{Delivery, Head, SESSIONS_SIGNED};
 pub use journal::SqliteJournal;
 pub use keys::{public_key, signer_of};
-pub use memory::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory};
+pub use memory::{
+    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory, forgotten, restored,
+};
 pub use reader::{Filter, Reader, StoredEvent};
 pub use schema::schema_version;
 pub use seal::{Find, Keys, References, find_keys_by};

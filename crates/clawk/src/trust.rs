@@ -25,7 +25,7 @@ use clawk_sandbox::{VmSettings, container};
 use clawk_tools::ToolConfig;
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::config::{Config, MemoryStore};
 use crate::out::{self, Paint};
 use crate::state;
 use crate::terminal::{can_ask, input};
@@ -202,6 +202,16 @@ impl Finder {
             let words = [url.unwrap_or_else(|| "where the secret says".to_owned())];
             self.add("[postgres] at", &words, secret.into_iter().collect(), &folder);
         }
+        let server = &settings.qdrant;
+        if let Some(url) = &server.url {
+            let secret = server.secret_ref.as_ref();
+            let secret = secret.map(|name| format!("(secret {name})"));
+            let url = std::slice::from_ref(url);
+            self.add("[qdrant] at", url, secret.into_iter().collect(), &folder);
+        }
+        for (name, store) in &settings.memory.stores {
+            self.store(name, store, &folder);
+        }
         // Not run, but it decides whose memory and whose record the agent has.
         if let Some(state) = &settings.state {
             let secret = state.secret().map(|name| format!("(secret {name})"));
@@ -246,6 +256,29 @@ impl Finder {
         let check = tool.reconcile.as_ref();
         if let Some(words) = check.and_then(|reconcile| reconcile.command.as_ref()) {
             self.add(&format!("[tools.{name}.reconcile] command"), words, with, folder);
+        }
+    }
+
+    /// A server that gets what the agent remembers: over HTTP, or with secrets and files of the host. A command without them is shown by
+    /// [`Self::servers`].
+    fn store(&mut self, name: &str, store: &MemoryStore, folder: &Path) {
+        let plain = store.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let secret = store.secret_env.iter().chain(&store.secret_headers);
+        let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
+        let read = store
+            .read_paths
+            .iter()
+            .map(|path| format!("reading {}", path.display()));
+        let with: Vec<String> = plain.chain(secret).chain(read).collect();
+        let Some(server) = &store.server else { return };
+        let is_started = server.starts_with("stdio:");
+        if !is_started || !with.is_empty() {
+            self.add(
+                &format!("[memory.{name}] server"),
+                std::slice::from_ref(server),
+                with,
+                folder,
+            );
         }
     }
 

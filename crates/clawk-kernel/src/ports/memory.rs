@@ -32,6 +32,36 @@ impl Scope {
         }
     }
 
+    /// The store and the place whose part has this name, for whoever names parts instead of owners. `None`: no part is named so.
+    #[must_use]
+    pub fn named(part: &str, store: &Store) -> Option<(Self, Store)> {
+        let mut store = store.clone();
+        store.isolation = None;
+        let (kind, place) = match part.split_once('/') {
+            None if part.is_empty() => (StoreScope::Global, Self::default()),
+            Some(("identity", identity)) => (
+                StoreScope::PerIdentity,
+                Self {
+                    identity: identity.to_owned(),
+                    channel: String::new(),
+                },
+            ),
+            Some(("channel", rest)) => {
+                let (identity, channel) = rest.split_once('/')?;
+                (
+                    StoreScope::PerChannel,
+                    Self {
+                        identity: identity.to_owned(),
+                        channel: channel.to_owned(),
+                    },
+                )
+            }
+            _ => return None,
+        };
+        store.scope = Some(kind);
+        (place.part(&store) == part).then_some((place, store))
+    }
+
     /// The name of this part of the store: empty for everybody's, `identity/NAME`, `channel/IDENTITY/CHANNEL`.
     #[must_use]
     pub fn part(&self, store: &Store) -> String {
@@ -96,6 +126,54 @@ pub struct Lacking {
     pub handle: String,
     /// The text that is embedded: [`clawk_recall::words::text_of`].
     pub text: String,
+}
+
+/// Which entries of a part an operator looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page {
+    /// Those that compaction set aside, instead of those that count.
+    pub aside: bool,
+    /// Only those whose number is smaller; the newest has the greatest.
+    pub before: Option<i64>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What operators do with a store besides what the agent does: all parts and all owners, whatever the manifest says of its scope. A
+/// part is named as [`Scope::part`] names it.
+pub trait Inspect: Memory {
+    /// The parts that hold something, and the number of entries that count in each. `known`: parts that the manifest speaks of, for a
+    /// back end that can't list its own.
+    fn parts<'a>(
+        &'a self,
+        store: &'a Store,
+        known: &'a [String],
+    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>>;
+
+    /// Entries of a part with their numbers, the newest first.
+    fn page<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        page: Page,
+    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>>;
+
+    /// The entries of a part with this id or key; those that compaction set aside by their id, too.
+    fn named<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        name: &'a str,
+    ) -> Later<'a, Result<Vec<Hit>, MemoryError>>;
+
+    /// Brings back what compaction set aside of a part: one entry or what a summary stands for, or everything. Returns how many
+    /// entries came back.
+    fn bring_back<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        id: Option<&'a str>,
+    ) -> Later<'a, Result<u64, MemoryError>>;
 }
 
 /// Keeps and finds entries of the manifest's stores.

@@ -26,7 +26,7 @@ pub use journal::{
     ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
     OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
 };
-pub use memory::{Ask, Lacking, Memory, MemoryError, Scope, StoreQuery};
+pub use memory::{Ask, Inspect, Lacking, Memory, MemoryError, Page, Scope, StoreQuery};
 pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,

@@ -5,6 +5,7 @@
 //! two of them shows an entry twice rather than never, and the same request again ends it.
 
 mod change;
+mod look;
 mod row;
 mod search;
 mod server;
@@ -172,6 +173,11 @@ impl Place<'_> {
 
     /// How many entries of each value of a field count: of every scope, or of the sizes.
     async fn counted(self, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
+        self.counted_of(LIVE, field).await
+    }
+
+    /// The same of entries in this state.
+    async fn counted_of(self, state: &str, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
         #[derive(Deserialize)]
         struct One {
             value: Value,
@@ -182,7 +188,7 @@ impl Place<'_> {
             hits: Vec<One>,
         }
         let body =
-            json!({"key": field, "filter": all([is("state", LIVE)]), "limit": 1_000_000, "exact": true});
+            json!({"key": field, "filter": all([is("state", state)]), "limit": 1_000_000, "exact": true});
         let counted: Option<Counted> = self.post(&["facet"], &body).await?;
         let hits = counted.into_iter().flat_map(|counted| counted.hits);
         Ok(hits.map(|one| (one.value, one.count)).collect())

@@ -5,6 +5,7 @@
 
 mod indexed;
 mod keep;
+mod look;
 mod parts;
 mod retain;
 mod rows;

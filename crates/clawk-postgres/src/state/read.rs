@@ -18,6 +18,7 @@ use super::row::{self, bound, integer, unsigned};
 use super::{PgStateError, append, boxes, check};
 use crate::connect::Session;
 use crate::error::Failure;
+use crate::memory::PgMemory;
 use crate::pool::Database;
 
 /// Rows in a page when the caller names no limit.
@@ -320,6 +321,12 @@ impl PgReader {
     #[must_use]
     pub const fn new(database: Database) -> Self {
         Self { database }
+    }
+
+    /// The memory stores of this agent that lie in the state.
+    #[must_use]
+    pub fn memory(&self, agent: &str) -> PgMemory {
+        PgMemory::new(self.database.clone(), agent)
     }
 
     pub(super) async fn with<T>(

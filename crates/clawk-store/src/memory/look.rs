@@ -3,8 +3,8 @@
 use clawk_kernel::ports::{Batch, Entry, JournalError, StoreQuery};
 use clawk_kernel::time::Clock;
 use clawk_manifest::model::Store;
-use clawk_proto::SessionId;
 use clawk_proto::method::MemoryEntry;
+use clawk_proto::{Digest, SessionId};
 use clawk_recall::entry::{Hit, Mark, Whose};
 use clawk_trace::bounded;
 use clawk_trace::canonical::payload_of;
@@ -18,7 +18,7 @@ use super::vectors::Vectors;
 use crate::dir::StateDir;
 use crate::erase::overwriting;
 use crate::error::StateError;
-use crate::queue::Work;
+use crate::queue::{Job, Work};
 use crate::reader::Reader;
 
 /// The type of the event that says what was forgotten.
@@ -242,28 +242,79 @@ impl StateDir {
     }
 }
 
+/// The session that says what was forgotten of stores that lie elsewhere: store, scope and id of each.
+///
+/// # Errors
+/// It can't be written as an event.
+pub fn forgotten(
+    gone: &[(&str, &str, &str)],
+    reason: &str,
+    by: &str,
+    clock: &dyn Clock,
+) -> Result<Vec<Entry>, JournalError> {
+    let entries: Vec<_> = gone
+        .iter()
+        .map(|(store, scope, id)| json!({ "id": id, "scope": scope, "store": store }))
+        .collect();
+    let told = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
+    recorded("forget", FORGOTTEN, &told, by, clock)
+}
+
+/// The session that says what came back of stores that lie elsewhere: store and scope of each, and the entry; `None`: everything.
+///
+/// # Errors
+/// It can't be written as an event.
+pub fn restored(
+    parts: &[(&str, &str)],
+    id: Option<&str>,
+    by: &str,
+    clock: &dyn Clock,
+) -> Result<Vec<Entry>, JournalError> {
+    let stores: Vec<_> = parts
+        .iter()
+        .map(|(store, scope)| json!({ "scope": scope, "store": store }))
+        .collect();
+    let payload = json!({ "by": by, "id": id.unwrap_or("everything"), "stores": stores });
+    recorded("restore", RESTORED, &payload, by, clock)
+}
+
 impl StateDir {
-    /// Says in the journal what was forgotten of stores that do not lie in this database: store, scope and id of each.
+    /// Says in the journal what was forgotten of stores that do not lie in this database ([`forgotten`]); in the same commit, the
+    /// embeddings that were paid for texts with these digests are erased.
     ///
     /// # Errors
     /// The journal can't be written.
     pub async fn forgotten_elsewhere(
         &self,
-        gone: &[(&str, &str, &str)],
-        reason: &str,
-        by: &str,
-        clock: &dyn Clock,
+        entries: Vec<Entry>,
+        embedded: Vec<Digest>,
     ) -> Result<(), JournalError> {
-        let entries: Vec<_> = gone
-            .iter()
-            .map(|(store, scope, id)| json!({ "id": id, "scope": scope, "store": store }))
-            .collect();
-        let told = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
+        let job = move |connection: &Connection| {
+            overwriting(connection, || {
+                embedded
+                    .iter()
+                    .try_for_each(|digest| rows::forget_digest(connection, *digest))
+            })?;
+            Ok(true)
+        };
+        self.noted(entries, Box::new(job)).await?;
+        self.finish_erasing().await
+    }
+
+    /// Says in the journal what came back of stores that do not lie in this database ([`restored`]).
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn restored_elsewhere(&self, entries: Vec<Entry>) -> Result<(), JournalError> {
+        self.noted(entries, Box::new(|_: &Connection| Ok(true))).await
+    }
+
+    async fn noted(&self, entries: Vec<Entry>, job: Job) -> Result<(), JournalError> {
         let batch = Batch {
-            entries: recorded("forget", FORGOTTEN, &told, by, clock)?,
+            entries,
             ..Batch::default()
         };
-        let work = Work::AppendAnd(batch, Box::new(|_: &Connection| Ok(true)));
+        let work = Work::AppendAnd(batch, job);
         self.inner.queue.push(work)?.durable().await
     }
 }

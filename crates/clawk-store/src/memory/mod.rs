@@ -20,7 +20,7 @@ use clawk_recall::entry::{self, Found, Hit, New, Whose};
 use clawk_recall::{packed, words};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-pub use look::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore};
+pub use look::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, forgotten, restored};
 pub(crate) use rows::{bundle_of, bundle_of_plain, drop_dead_words};
 
 use crate::dir::Inner;

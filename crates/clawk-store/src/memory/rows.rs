@@ -2,6 +2,7 @@
 
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
+use clawk_proto::Digest;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::model_of;
 use clawk_recall::entry::{Hit, Mark, New, number};
@@ -295,6 +296,11 @@ pub(super) fn forget_embedded(
     key: Option<&str>,
 ) -> rusqlite::Result<()> {
     let digest = clawk_trace::chain::digest_of(words::text_of(content, key).as_bytes());
+    forget_digest(connection, digest)
+}
+
+/// The same by the text's digest.
+pub(super) fn forget_digest(connection: &Connection, digest: Digest) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM embeddings WHERE digest = ?1")?
         .execute([digest.0])?;

@@ -4,6 +4,7 @@ mod copies;
 mod forget;
 mod held;
 mod rekey;
+mod server;
 mod versions;
 mod why;
 
@@ -11,12 +12,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{MemoryPart, Restore};
+use crate::state::kept::{self, MemoryPart, Restore};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
 use serde_json::{Value, json};
 
-use held::{Found, Part, at, one, text};
+use held::{Found, Opened, Part, at, one, text};
 
 use crate::out::{self, Format, Paint, clipped, harmless};
 use crate::{compose, state};
@@ -39,10 +40,11 @@ Examples:
   clawk memory why lamp-code --store facts
   clawk memory versions agents/hello/MEMORY.md
   clawk memory export -o memory.jsonl
+  clawk memory list --claw claw.yaml
   clawk memory rekey --agent hello --to MEMORY_KEY_2027
 
 Looking works while the agent runs. Forgetting is done while it does not, and is recorded; it erases what the trace holds of the
-same text, too.";
+same text, too. `--claw FILE` reaches the stores on PostgreSQL, on Qdrant and with MCP servers.";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
@@ -199,6 +201,9 @@ struct PartArgs {
     #[command(flatten)]
     which: state::Which,
 
+    #[command(flatten)]
+    claw: server::Claw,
+
     /// Only this store of the manifest
     #[arg(long, value_name = "NAME")]
     store: Option<String>,
@@ -257,7 +262,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<ExitCode> {
-    let (_, reader, parts) = which.open()?;
+    let Opened { reader, parts, .. } = which.open()?;
     let mut entries = Vec::new();
     for part in &parts {
         let found = part.newest(&reader, aside, limit)?;
@@ -295,7 +300,7 @@ fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<E
 }
 
 fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result<ExitCode> {
-    let (_, reader, parts) = which.open()?;
+    let Opened { reader, parts, .. } = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
         found.extend(part.search(&reader, words, limit)?);
@@ -322,7 +327,7 @@ fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result
 }
 
 fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
-    let (dir, reader, parts) = which.open()?;
+    let Opened { dir, reader, parts } = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
         found.extend(part.named(&reader, id)?);
@@ -364,22 +369,40 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
         bail!("say of which store: `--store NAME`");
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
-    let back = compose::runtime()?.block_on(async {
-        let (state, _, parts) = which.own("an agent that runs may be compacting the store")?;
-        let (mut rows, mut folders): (Vec<MemoryPart>, Vec<_>) = (Vec::new(), Vec::new());
-        for part in parts {
-            match part {
-                Part::Rows(part) => rows.push(*part),
-                Part::Folder(held) => folders.push(held),
-            }
+    let (state, Opened { parts, .. }) = which.own("an agent that runs may be compacting the store")?;
+    let (mut rows, mut others): (Vec<MemoryPart>, Vec<Part>) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            Part::Rows(part) => rows.push(*part),
+            other @ (Part::Folder(_) | Part::Server(_)) => others.push(other),
+        }
+    }
+    let mut back = 0;
+    for part in &mut others {
+        back += match part {
+            Part::Folder(held) => held.restore(id)?,
+            Part::Server(one) => one.restore(id)?,
+            Part::Rows(_) => 0,
+        };
+    }
+    let named: Vec<(&str, &str)> = others.iter().map(|part| (part.store(), part.scope())).collect();
+    let clock = SystemClock::default();
+    let told = if back > 0 {
+        kept::restored(&named, id, &by, &clock)?
+    } else {
+        Vec::new()
+    };
+    back += compose::runtime()?.block_on(async {
+        if !told.is_empty() {
+            state.restored_elsewhere(told).await?;
         }
         let what = id.map_or(Restore::All, |id| Restore::Id(id.to_owned()));
-        let mut back = state.restore(&rows, what, &by, &SystemClock::default()).await?;
-        for mut held in folders {
-            back += held.restore(id)?;
-        }
+        let from_rows = match rows.is_empty() {
+            true => 0,
+            false => state.restore(&rows, what, &by, &clock).await?,
+        };
         state.close();
-        Ok::<_, anyhow::Error>(back)
+        Ok::<_, anyhow::Error>(from_rows)
     })?;
     if format == Format::Json {
         out::json(&json!({ "restored": back }))?;
@@ -396,7 +419,7 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
 }
 
 fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
-    let (_, reader, parts) = which.open()?;
+    let Opened { reader, parts, .. } = which.open()?;
     let mut to: Box<dyn Write> = match output {
         Some(path) => {
             let made = std::fs::File::create_new(path);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clawk_kernel::ports::{Later, Memory};
+use clawk_kernel::ports::{Inspect, Later, Memory, Scope};
 use clawk_manifest::model::Store;
 use clawk_memory::{Custom, Keeper, Qdrant, QdrantOptions, Stores, is_custom, is_on_postgres, is_on_qdrant};
 use clawk_proto::Digest;
@@ -88,6 +88,64 @@ impl Blueprint {
         let key = kept_key(state, MARKS).map_err(|error| format!("{error:#}"))?;
         let key = Key::from_hex(&Digest(key).to_hex()).map_err(|error| error.to_string())?;
         Ok(Custom::new(keepers, Vault::new(key)))
+    }
+
+    /// The stores that lie on servers, with what looks at them. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// Why one of them can't be had here.
+    pub(crate) fn on_servers(&self, state: &Path) -> Result<Vec<(Store, Arc<dyn Inspect>)>> {
+        let made = |made: Result<Arc<dyn Inspect>, String>| made.map_err(anyhow::Error::msg);
+        let mut found = Vec::new();
+        let (mut postgres, mut qdrant, mut custom) = (None, None, None);
+        for store in self.declared_stores() {
+            let slot = if is_on_postgres(store) {
+                &mut postgres
+            } else if is_on_qdrant(store) {
+                &mut qdrant
+            } else if is_custom(store) {
+                &mut custom
+            } else {
+                continue;
+            };
+            let kept: &Arc<dyn Inspect> = match slot {
+                Some(kept) => kept,
+                None => slot.insert(if is_on_postgres(store) {
+                    let vault = self.keys()?.map(|keys| Arc::new(keys.vault));
+                    made(self.inspected_postgres(vault))?
+                } else if is_on_qdrant(store) {
+                    let qdrant = self.qdrant(self.qdrant_key());
+                    made(qdrant.map(|qdrant| Arc::new(qdrant) as Arc<dyn Inspect>))?
+                } else {
+                    let custom = self.custom(state);
+                    made(custom.map(|custom| Arc::new(custom) as Arc<dyn Inspect>))?
+                }),
+            };
+            found.push((store.clone(), Arc::clone(kept)));
+        }
+        Ok(found)
+    }
+
+    /// The scopes of a store that the manifest speaks of.
+    pub(crate) fn scopes_of(&self, store: &Store) -> Vec<String> {
+        let identities = std::iter::once(&self.manifest.identity.name).chain(self.identities.keys());
+        let doors = ["", "cli", "rpc"].map(str::to_owned);
+        let channels = self.manifest.channels.iter().map(|channel| channel.name.clone());
+        let channels: Vec<String> = doors.into_iter().chain(channels).collect();
+        let mut parts = Vec::new();
+        for identity in identities {
+            for channel in &channels {
+                let place = Scope {
+                    identity: identity.clone(),
+                    channel: channel.clone(),
+                };
+                let part = place.part(store);
+                if !parts.contains(&part) {
+                    parts.push(part);
+                }
+            }
+        }
+        parts
     }
 
     fn declared_stores(&self) -> impl Iterator<Item = &Store> {
@@ -237,6 +295,11 @@ impl Blueprint {
         Err("PostgreSQL is left out".to_owned())
     }
 
+    fn inspected_postgres(&self, _vault: Option<Arc<Vault>>) -> Result<Arc<dyn Inspect>, String> {
+        self.postgres_fault()?;
+        Err("PostgreSQL is left out".to_owned())
+    }
+
     fn postgres_fault(&self) -> Result<(), String> {
         let _read = self.config.settings.postgres.url.as_ref();
         Err("this build of clawk leaves out PostgreSQL: build with `cargo build --release --features postgres`, or use a shipped \
@@ -252,7 +315,7 @@ mod connected {
     use clawk_postgres::{Database, Options, PgMemory, TlsMode};
     use clawk_secrets::Secret;
 
-    use super::{Arc, Blueprint, Memory, Result, Store, Vault, is_on_postgres};
+    use super::{Arc, Blueprint, Inspect, Memory, Result, Store, Vault, is_on_postgres};
     use crate::config::PostgresTls;
 
     /// Where the configuration says where the server is.
@@ -261,6 +324,13 @@ mod connected {
     impl Blueprint {
         /// The server is connected to at the first question.
         pub(super) fn postgres(&self, vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
+            Ok(Arc::new(self.on_server(vault)?))
+        }
+
+        pub(super) fn inspected_postgres(
+            &self,
+            vault: Option<Arc<Vault>>,
+        ) -> Result<Arc<dyn Inspect>, String> {
             Ok(Arc::new(self.on_server(vault)?))
         }
 

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use clawk_kernel::Parts;
+use clawk_kernel::ports::Inspect;
+use clawk_manifest::model::Store;
 use clawk_recall::seal::Key;
 use clawk_secrets::{Env, Resolver};
 use clawk_server::Host;
@@ -18,7 +20,7 @@ use crate::config::Config;
 pub(crate) use clawk_store::moving as sqlite;
 pub(crate) use clawk_store::{
     AuditDb, AuditRow, Contents, Delivery, Durability, Erase, Filter, Head, Keys, MAX_FORGOTTEN, MemoryPart,
-    Options, Remembered, Restore, StateError, StoredEvent, public_key,
+    Options, Remembered, Restore, StateError, StoredEvent, forgotten, public_key, restored,
 };
 #[cfg(not(feature = "postgres"))]
 pub(crate) use clawk_store::{Reader, StateDir};
@@ -35,6 +37,19 @@ pub(crate) enum Beside {
     Waits,
     /// All serve at the same time.
     Shares,
+}
+
+/// Stores on a server, each with what looks at it.
+pub(crate) type Kept = Vec<(Store, Arc<dyn Inspect>)>;
+
+/// The stores of a state on a server, with what looks at them; with the state open, they can be changed. `None`: the state lies in its
+/// directory.
+///
+/// # Errors
+/// The server is away.
+#[cfg(feature = "postgres")]
+pub(crate) fn on_server(reader: &Reader, state: Option<&StateDir>) -> Result<Option<Kept>> {
+    Ok(super::postgres::stores(reader, state)?)
 }
 
 /// Serves what a server keeps.
@@ -93,7 +108,15 @@ pub(crate) fn is_fenced(state: &StateDir) -> bool {
 
 #[cfg(not(feature = "postgres"))]
 mod left_out {
-    use super::{Beside, Host, Parts, Path, Result, Server, Sharing, StateDir};
+    use super::{Beside, Host, Kept, Parts, Path, Reader, Result, Server, Sharing, StateDir};
+
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "the build with PostgreSQL asks its server"
+    )]
+    pub(crate) fn on_server(_reader: &Reader, _state: Option<&StateDir>) -> Result<Option<Kept>> {
+        Ok(None)
+    }
 
     pub(crate) async fn serve(
         _dir: &Path,
@@ -131,7 +154,7 @@ mod left_out {
     }
 }
 #[cfg(not(feature = "postgres"))]
-pub(crate) use left_out::{around, begin, is_fenced, serve, served, sharing};
+pub(crate) use left_out::{around, begin, is_fenced, on_server, serve, served, sharing};
 
 /// What `clawk state info` prints.
 #[derive(Debug, Serialize)]

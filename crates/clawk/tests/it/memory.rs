@@ -1,5 +1,7 @@
 //! `clawk memory`: what an agent remembers, of one that runs and of one that does not.
 
+mod everywhere;
+
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, text};

@@ -8,7 +8,7 @@ use crate::agent::{Agent, text};
 use crate::serve::Server;
 
 #[path = "../../../../tests/parts/qdrant.rs"]
-mod database;
+pub(crate) mod database;
 
 /// What the manifest says of memory.
 const REST: &str = r#"  tools:

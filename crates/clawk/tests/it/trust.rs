@@ -230,6 +230,23 @@ fn a_key_that_would_go_elsewhere_than_to_its_vendor_is_asked_about() {
 }
 
 #[test]
+fn every_server_that_gets_what_the_agent_remembers_is_asked_about() {
+    let agent = Agent::new();
+    let config = "[qdrant]\nurl = \"https://one.evil.test\"\nsecret_ref = \"A_KEY\"\n\
+                  [memory.notes]\nserver = \"https://two.evil.test/mcp\"\nsecret_headers = { authorization = \"B_KEY\" }\n\
+                  [memory.facts]\nserver = \"stdio:///bin/true\"\nsecret_env = { KEY = \"C_KEY\" }\n";
+    std::fs::write(agent.path("clawk.toml"), config).unwrap();
+    let listed = handed(&agent);
+    for words in [
+        "https://one.evil.test (with (secret A_KEY))",
+        "https://two.evil.test/mcp (with authorization=(secret B_KEY))",
+        "stdio:///bin/true (with KEY=(secret C_KEY))",
+    ] {
+        assert!(listed.contains(words), "{words}: {listed}");
+    }
+}
+
+#[test]
 fn every_place_that_a_channels_secrets_would_go_to_is_asked_about() {
     let agent = Agent::new();
     let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();

@@ -4,16 +4,19 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_proto::method::MemoryEntry;
 use clawk_proto::{Digest, SessionId};
+use clawk_recall::words::text_of;
 use clawk_tools::undo;
+use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
 use super::PartArgs;
 use super::copies::{are_in, find, texts};
-use super::held::{Found, Part, at};
+use super::held::{Found, Opened, Part, at};
 use crate::compose::{self, UNDO};
 use crate::out::{self, Format, harmless};
-use crate::state::kept::{Erase, MAX_FORGOTTEN, Reader, Remembered, StateDir};
+use crate::state::kept::{self, Erase, MAX_FORGOTTEN, Reader, Remembered, StateDir};
 
 /// Longest reason, bytes.
 const MAX_REASON_BYTES: usize = 1000;
@@ -24,16 +27,22 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
     // What is wrong with the names is said without the lock.
-    let (_, reader, parts) = which.open()?;
+    let Opened { reader, parts, .. } = which.open()?;
     meant(&reader, &parts, ids)?;
     drop((reader, parts));
+    let (
+        state,
+        Opened {
+            reader, mut parts, ..
+        },
+    ) = which.own("an agent that runs may be writing what is to be forgotten")?;
+    let gone = meant(&reader, &parts, ids)?;
+    let (texts, embedded) = said(&reader, &parts, &gone)?;
+    let (copies, texts) = find(&reader, &texts)?;
+    drop(reader);
     let (gone, copies, originals) = compose::runtime()?.block_on(async {
-        let (state, reader, mut parts) =
-            which.own("an agent that runs may be writing what is to be forgotten")?;
-        let gone = meant(&reader, &parts, ids)?;
-        let (copies, texts) = find(&reader, &said(&reader, &parts, &gone)?)?;
-        drop(reader);
-        entries(&state, &mut parts, &gone, reason, &by).await?;
+        record(&state, &gone, embedded, reason, &by).await?;
+        erase(&mut parts, &gone)?;
         let erased = contents(&state, &copies, reason, &by).await?;
         let originals = undo::erase(&state.path().join(UNDO), state.vault(), |bytes| {
             are_in(&texts, bytes)
@@ -100,8 +109,10 @@ fn is_same(a: &Found, b: &Found) -> bool {
     (&a.store, &a.scope, &a.hit.entry.id) == (&b.store, &b.scope, &b.hit.entry.id)
 }
 
-/// What the entries say, and what summaries say that were made from them.
-fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<Vec<String>> {
+/// What the entries say, and what summaries say that were made from them; besides, the digests by which embeddings of these texts are kept.
+fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<(Vec<String>, Vec<Digest>)> {
+    let digest = |entry: &MemoryEntry| digest_of(text_of(&entry.content, entry.key.as_deref()).as_bytes());
+    let mut embedded: Vec<Digest> = gone.iter().map(|one| digest(&one.hit.entry)).collect();
     let mut ids: Vec<String> = gone.iter().map(|one| one.hit.entry.id.clone()).collect();
     let mut found: Vec<String> = gone
         .iter()
@@ -139,40 +150,56 @@ fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<Vec<String>> 
             .partition(|(_, of)| of.iter().any(|id| ids.contains(id)));
         summaries = rest;
         if made.is_empty() {
-            return Ok(found);
+            return Ok((found, embedded));
         }
         for (entry, _) in made {
             found.extend(texts(&entry.content));
+            embedded.push(digest(&entry));
             ids.push(entry.id);
         }
     }
 }
 
-/// The entries, with their vectors, what was set aside for them, and summaries that were made from them.
-async fn entries(state: &StateDir, parts: &mut [Part], gone: &[Found], reason: &str, by: &str) -> Result<()> {
+/// Says what goes, and erases what the state's database holds: entries, their vectors and embeddings, what was set aside for them, and
+/// summaries that were made from them.
+async fn record(
+    state: &StateDir,
+    gone: &[Found],
+    embedded: Vec<Digest>,
+    reason: &str,
+    by: &str,
+) -> Result<()> {
     let clock = SystemClock::default();
     let rows: Vec<Remembered> = gone.iter().filter_map(|one| one.row.clone()).collect();
     if !rows.is_empty() {
         state.forget(&rows, reason, by, &clock).await?;
     }
-    let elsewhere: Vec<&Found> = gone.iter().filter(|one| one.row.is_none()).collect();
-    if elsewhere.is_empty() {
-        return Ok(());
-    }
+    let elsewhere = gone.iter().filter(|one| one.row.is_none());
     // On the record first: what is gone and not said would be worse than what is said and not gone.
     let told: Vec<(&str, &str, &str)> = elsewhere
-        .iter()
         .map(|one| (one.store.as_str(), one.scope.as_str(), one.hit.entry.id.as_str()))
         .collect();
-    state.forgotten_elsewhere(&told, reason, by, &clock).await?;
-    for one in elsewhere {
+    let entries = if told.is_empty() {
+        Vec::new()
+    } else {
+        kept::forgotten(&told, reason, by, &clock)?
+    };
+    state.forgotten_elsewhere(entries, embedded).await?;
+    Ok(())
+}
+
+/// The same of folders and servers.
+fn erase(parts: &mut [Part], gone: &[Found]) -> Result<()> {
+    for one in gone.iter().filter(|one| one.row.is_none()) {
         for part in &mut *parts {
-            if let Part::Folder(held) = part
-                && held.store == one.store
-                && held.scope == one.scope
-            {
-                held.forget(&one.hit.entry.id)?;
+            if part.store() != one.store || part.scope() != one.scope {
+                continue;
             }
+            match part {
+                Part::Rows(_) => None,
+                Part::Folder(held) => held.forget(&one.hit.entry.id)?,
+                Part::Server(held) => held.forget(&one.hit.entry.id)?,
+            };
         }
     }
     Ok(())
@@ -188,7 +215,9 @@ async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str
             .await?
             .contents;
     }
-    // Pages that were rebuilt since may hold old copies: a whole new file does not.
-    state.rewrite().await?;
+    // Pages that were rebuilt since may hold old copies: a whole new file does not. A server's files are its own matter.
+    if !state.is_on_server() {
+        state.rewrite().await?;
+    }
     Ok(erased)
 }

@@ -1,4 +1,4 @@
-//! Where an agent's memory lies: in the state's database, and in folders.
+//! Where an agent's memory lies: in the state's database, in folders, and on servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,8 +9,10 @@ use clawk_recall::entry::Hit;
 use serde_json::{Value, json};
 
 use super::PartArgs;
-use crate::out::harmless;
-use crate::state::kept::{MemoryPart, Options, Reader, Remembered, StateDir, StateError};
+use super::server::{OnServer, dir_of, elsewhere, hint};
+use crate::compose::Blueprint;
+use crate::out::{self, harmless};
+use crate::state::kept::{self, MemoryPart, Options, Reader, Remembered, StateDir, StateError};
 
 /// Entries read at once.
 const PAGE: usize = 500;
@@ -20,6 +22,7 @@ const PAGE: usize = 500;
 pub(super) enum Part {
     Rows(Box<MemoryPart>),
     Folder(Box<Held>),
+    Server(Box<OnServer>),
 }
 
 /// An entry, and where it lies.
@@ -28,7 +31,7 @@ pub(super) struct Found {
     pub(super) store: String,
     pub(super) scope: String,
     pub(super) hit: Hit,
-    /// Where it lies in the database; none: in a folder.
+    /// Where it lies in the database; none: in a folder or on a server.
     pub(super) row: Option<Remembered>,
 }
 
@@ -51,6 +54,7 @@ impl Part {
         match self {
             Self::Rows(part) => &part.store,
             Self::Folder(held) => &held.store,
+            Self::Server(one) => one.store(),
         }
     }
 
@@ -58,6 +62,7 @@ impl Part {
         match self {
             Self::Rows(part) => &part.scope,
             Self::Folder(held) => &held.scope,
+            Self::Server(one) => &one.scope,
         }
     }
 
@@ -65,6 +70,7 @@ impl Part {
         match self {
             Self::Rows(part) => part.entries,
             Self::Folder(held) => held.count(),
+            Self::Server(one) => one.entries,
         }
     }
 
@@ -82,6 +88,7 @@ impl Part {
     pub(super) fn newest(&self, reader: &Reader, aside: bool, limit: usize) -> Result<Vec<Found>> {
         let rows = match self {
             Self::Folder(held) => return Ok(self.found(held.newest(aside, limit))),
+            Self::Server(one) => return Ok(self.found(one.newest(aside, limit)?)),
             Self::Rows(part) if aside => reader.set_aside(part, limit)?,
             Self::Rows(part) => reader.remembered(part, None, limit)?,
         };
@@ -92,6 +99,7 @@ impl Part {
     pub(super) fn search(&self, reader: &Reader, words: &str, limit: usize) -> Result<Vec<Found>> {
         match self {
             Self::Folder(held) => Ok(self.found(held.search(words, limit))),
+            Self::Server(one) => Ok(self.found(one.search(words, limit)?)),
             Self::Rows(part) => {
                 let rows = reader.recalled(part, words, limit)?;
                 Ok(rows.into_iter().map(Found::from).collect())
@@ -103,6 +111,7 @@ impl Part {
     pub(super) fn named(&self, reader: &Reader, name: &str) -> Result<Vec<Found>> {
         match self {
             Self::Folder(held) => Ok(self.found(held.named(name))),
+            Self::Server(one) => Ok(self.found(one.named(name)?)),
             Self::Rows(part) => {
                 let rows = reader.remembered_as(std::slice::from_ref(part), name)?;
                 Ok(rows.into_iter().map(Found::from).collect())
@@ -117,6 +126,11 @@ impl Part {
                 let all = self.found(held.newest(false, usize::MAX));
                 return all.into_iter().try_for_each(take);
             }
+            Self::Server(one) => {
+                return one.each_of(false, usize::MAX, |hit| {
+                    self.found(vec![hit]).into_iter().try_for_each(&mut take)
+                });
+            }
             Self::Rows(part) => part,
         };
         let mut before = None;
@@ -129,19 +143,74 @@ impl Part {
     }
 }
 
+/// A state, and the parts that are meant.
+pub(super) struct Opened {
+    pub(super) dir: PathBuf,
+    pub(super) reader: Reader,
+    pub(super) parts: Vec<Part>,
+}
+
 impl PartArgs {
     /// The state, and the parts that are meant: some, if a store or a scope is named.
-    pub(super) fn open(&self) -> Result<(PathBuf, Reader, Vec<Part>)> {
-        let dir = self.which.dir()?;
+    pub(super) fn open(&self) -> Result<Opened> {
+        let blueprint = self.claw.blueprint()?;
+        let dir = self.dir(blueprint.as_ref())?;
+        self.look(dir, blueprint.as_ref(), None)
+    }
+
+    /// The same with the state's lock: nobody else writes meanwhile.
+    pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, Opened)> {
+        let blueprint = self.claw.blueprint()?;
+        let dir = self.dir(blueprint.as_ref())?;
+        let state = match StateDir::open(&dir, Options::default()) {
+            Err(error @ StateError::Locked { .. }) => return Err(error).context(why),
+            other => other?,
+        };
+        let opened = self.look(dir, blueprint.as_ref(), Some(&state))?;
+        Ok((state, opened))
+    }
+
+    fn dir(&self, blueprint: Option<&Blueprint>) -> Result<PathBuf> {
+        match blueprint {
+            Some(blueprint) if self.which.state.is_none() && self.which.agent.is_none() => dir_of(blueprint),
+            Some(_) | None => self.which.dir(),
+        }
+    }
+
+    fn look(&self, dir: PathBuf, blueprint: Option<&Blueprint>, state: Option<&StateDir>) -> Result<Opened> {
         let reader = Reader::open(&dir)?;
-        let all = all(&dir, &reader)?;
+        let mut all = all(&dir, &reader, state)?;
+        let mut unseen = Vec::new();
+        match blueprint {
+            Some(blueprint) => {
+                let on_servers = blueprint.on_servers(&dir)?;
+                // A state on the same server lists them, too.
+                let named = |part: &Part| on_servers.iter().any(|(store, _)| store.name == part.store());
+                all.retain(|part| !(matches!(part, Part::Server(_)) && named(part)));
+                let asked = self.scope.clone();
+                let known = |store: &_| {
+                    blueprint
+                        .scopes_of(store)
+                        .into_iter()
+                        .chain(asked.clone())
+                        .collect()
+                };
+                let found = OnServer::all(on_servers, self.store.as_deref(), known)?;
+                all.extend(found.into_iter().map(|one| Part::Server(Box::new(one))));
+            }
+            None => unseen = elsewhere(&reader)?,
+        }
         let known: Vec<String> = all.iter().map(place).collect();
         let fits = |part: &Part| {
             self.store.as_ref().is_none_or(|store| store == part.store())
                 && self.scope.as_ref().is_none_or(|scope| scope == part.scope())
         };
         let parts: Vec<Part> = all.into_iter().filter(fits).collect();
+        unseen.retain(|(store, _)| self.store.as_ref().is_none_or(|meant| meant == store));
         if parts.is_empty() && (self.store.is_some() || self.scope.is_some()) {
+            if !unseen.is_empty() {
+                bail!("nothing is remembered there; {}", hint(&unseen));
+            }
             bail!(
                 "nothing is remembered there; there is: {}",
                 if known.is_empty() {
@@ -151,34 +220,32 @@ impl PartArgs {
                 }
             );
         }
-        Ok((dir, reader, parts))
-    }
-
-    /// The same with the state's lock: nobody else writes meanwhile.
-    pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, Reader, Vec<Part>)> {
-        let dir = self.which.dir()?;
-        let state = match StateDir::open(&dir, Options::default()) {
-            Err(error @ StateError::Locked { .. }) => return Err(error).context(why),
-            other => other?,
-        };
-        let (_, reader, parts) = self.open()?;
-        Ok((state, reader, parts))
+        if !unseen.is_empty() {
+            out::note(&hint(&unseen));
+        }
+        Ok(Opened { dir, reader, parts })
     }
 }
 
-/// Every part, the database's first.
-pub(super) fn all(dir: &Path, reader: &Reader) -> Result<Vec<Part>> {
-    let rows = reader.memory_parts(None)?;
+/// Every part of the state, the database's first. With the state open, what it keeps on a server can be changed.
+pub(super) fn all(dir: &Path, reader: &Reader, state: Option<&StateDir>) -> Result<Vec<Part>> {
+    let mut parts: Vec<Part> = match kept::on_server(reader, state)? {
+        Some(stores) => {
+            let found = OnServer::all(stores, None, |_| Vec::new())?;
+            found.into_iter().map(|one| Part::Server(Box::new(one))).collect()
+        }
+        None => {
+            let rows = reader.memory_parts(None)?;
+            rows.into_iter().map(|part| Part::Rows(Box::new(part))).collect()
+        }
+    };
     let vault = reader.vault().cloned().map(Arc::new);
     let held = Held::all(&dir.join("memory"), vault.as_ref()).with_context(|| match reader.lacks_key() {
         Some(why) => format!("the stores in folders can't be read: something is encrypted, and {why}"),
         None => "the stores in folders can't be read".to_owned(),
     })?;
-    Ok(rows
-        .into_iter()
-        .map(|part| Part::Rows(Box::new(part)))
-        .chain(held.into_iter().map(|held| Part::Folder(Box::new(held))))
-        .collect())
+    parts.extend(held.into_iter().map(|held| Part::Folder(Box::new(held))));
+    Ok(parts)
 }
 
 fn place(part: &Part) -> String {

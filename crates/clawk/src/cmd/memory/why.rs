@@ -9,7 +9,7 @@ use clawk_kernel::ports::{Recorded, Scan};
 use serde_json::{Map, Value, json};
 
 use super::PartArgs;
-use super::held::{Found, Part, at, text};
+use super::held::{Found, Opened, Part, at, text};
 use crate::out::{self, Format, Paint, clipped, harmless};
 use crate::state::kept::Reader;
 
@@ -27,7 +27,7 @@ struct Step {
 }
 
 pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
-    let (dir, reader, parts) = which.open()?;
+    let Opened { dir, reader, parts } = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
         found.extend(part.named(&reader, id)?);

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Journal, JournalError, Memory};
+use clawk_kernel::ports::{Batch, Entry, Journal, JournalError, Memory};
 use clawk_kernel::time::{Clock, Timestamp};
-use clawk_postgres::{PgMemory, PgReader, PgState, PgStateError, Serving, Sharing};
-use clawk_proto::SessionId;
+use clawk_postgres::{PgMemory, PgReader, PgState, PgStateError, Removal, Serving, Sharing};
 use clawk_proto::trace::SealedEvent;
+use clawk_proto::{Digest, SessionId};
 use clawk_recall::seal::Vault;
 use clawk_store::{
     Delivery, Erase, Erased, Head, Keys, MemoryPart, Options, Remembered, Restore, StateError, Stats,
@@ -58,6 +58,19 @@ impl Remote {
             tracing::warn!(%error, "the state on the server was not closed in good order");
         }
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    async fn noted(&self, entries: Vec<Entry>) -> Result<(), JournalError> {
+        let record = Batch {
+            entries,
+            ..Batch::default()
+        };
+        self.state.remove(record, Removal::default()).await
+    }
+
+    /// The stores that lie in the state.
+    pub(super) fn stores(&self) -> PgMemory {
+        PgMemory::new(self.state.database(), &self.agent).of_state(self.state.license())
     }
 
     pub(super) fn reader(&self) -> PgReader {
@@ -156,11 +169,13 @@ impl StateDir {
     pub(crate) fn memory(&self) -> Arc<dyn Memory> {
         match self {
             Self::Sqlite(state) => state.memory(),
-            Self::Postgres(remote) => {
-                let memory = PgMemory::new(remote.state.database(), &remote.agent);
-                Arc::new(memory.of_state(remote.state.license()))
-            }
+            Self::Postgres(remote) => Arc::new(remote.stores()),
         }
+    }
+
+    /// It lies on a server.
+    pub(crate) fn is_on_server(&self) -> bool {
+        matches!(self, Self::Postgres(_))
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -323,20 +338,26 @@ impl StateDir {
     ) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.forget(gone, reason, by, clock).await,
-            Self::Postgres(_) => Err(elsewhere(MEMORY)),
+            Self::Postgres(_) => Err(elsewhere(ROWS)),
         }
     }
 
+    /// A server keeps no embedding that was paid for.
     pub(crate) async fn forgotten_elsewhere(
         &self,
-        gone: &[(&str, &str, &str)],
-        reason: &str,
-        by: &str,
-        clock: &dyn Clock,
+        entries: Vec<Entry>,
+        embedded: Vec<Digest>,
     ) -> Result<(), JournalError> {
         match self {
-            Self::Sqlite(state) => state.forgotten_elsewhere(gone, reason, by, clock).await,
-            Self::Postgres(_) => Err(elsewhere(MEMORY)),
+            Self::Sqlite(state) => state.forgotten_elsewhere(entries, embedded).await,
+            Self::Postgres(remote) => remote.noted(entries).await,
+        }
+    }
+
+    pub(crate) async fn restored_elsewhere(&self, entries: Vec<Entry>) -> Result<(), JournalError> {
+        match self {
+            Self::Sqlite(state) => state.restored_elsewhere(entries).await,
+            Self::Postgres(remote) => remote.noted(entries).await,
         }
     }
 
@@ -349,13 +370,13 @@ impl StateDir {
     ) -> Result<u64, JournalError> {
         match self {
             Self::Sqlite(state) => state.restore(parts, which, by, clock).await,
-            Self::Postgres(_) => Err(elsewhere(MEMORY)),
+            Self::Postgres(_) => Err(elsewhere(ROWS)),
         }
     }
 }
 
-/// What verbs on memory say of a state on a server.
-pub(super) const MEMORY: &str = "`clawk memory` looks into states in directories only";
+/// Rows of a directory's database are not asked of a server, which is looked at by [`super::stores`].
+pub(super) const ROWS: &str = "its stores are not rows of a directory";
 
 fn elsewhere(why: &str) -> JournalError {
     JournalError::Unwritable(format!("this state lies on PostgreSQL: {why}"))

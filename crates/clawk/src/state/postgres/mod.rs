@@ -10,11 +10,12 @@ pub(crate) mod moving;
 mod reader;
 
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clawk_kernel::ports::Inspect;
 use clawk_postgres::{Database, Options, PgReader, PgStateError, TlsMode};
 use clawk_secrets::{Env, Resolver, Secret};
 use clawk_store::StateError;
@@ -24,7 +25,7 @@ pub(crate) use dir::{StateDir, serve};
 pub(crate) use guard::{around, served};
 pub(crate) use reader::Reader;
 
-use super::kept::{HostInfo, LeaseInfo, StateInfo};
+use super::kept::{HostInfo, Kept, LeaseInfo, StateInfo};
 use super::server::Server;
 use crate::config::Config;
 
@@ -93,6 +94,36 @@ fn database(server: &Server, read_only: bool) -> Result<Database> {
         url: Secret::new("[state] url", url.as_str()),
     };
     Ok(Database::on(made, &Env::Process, runtime()?.clone())?)
+}
+
+/// The stores of a state on a server, with what looks at them; with the state open, they can be changed.
+///
+/// # Errors
+/// The server is away.
+pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option<Kept>, StateError> {
+    let memory = match (state, reader) {
+        (_, Reader::Sqlite(_)) => return Ok(None),
+        (Some(StateDir::Postgres(remote)), _) => remote.stores(),
+        (Some(StateDir::Sqlite(_)) | None, Reader::Postgres { reader, .. }) => {
+            let asked = reader.clone();
+            let Some(agent) = wait(async move { asked.info().await })?.agent else {
+                return Ok(Some(Vec::new()));
+            };
+            reader.memory(&agent)
+        }
+    };
+    let asked = memory.clone();
+    let stores = wait(async move {
+        let stores = asked.stores().await;
+        stores.map_err(|error| PgStateError::Database(error.to_string()))
+    })?;
+    let memory: Arc<dyn Inspect> = Arc::new(memory);
+    Ok(Some(
+        stores
+            .into_iter()
+            .map(|store| (store, Arc::clone(&memory)))
+            .collect(),
+    ))
 }
 
 /// What keeps the state, and who serves it.

@@ -19,7 +19,7 @@ use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, Report};
 use serde::Deserialize;
 
-use super::dir::MEMORY;
+use super::dir::ROWS;
 use super::{heads, open_database, server, wait};
 
 /// Events read at a time.
@@ -48,7 +48,7 @@ struct Redacted {
 
 fn no_memory<T>() -> Result<T, StateError> {
     Err(StateError::Server(format!(
-        "this state lies on PostgreSQL: {MEMORY}"
+        "this state lies on PostgreSQL: {ROWS}"
     )))
 }
 

@@ -1,0 +1,92 @@
+//! Looking at stores from outside of the agent.
+
+use std::collections::BTreeMap;
+
+use clawk_kernel::ports::{Inspect, Later, MemoryError, Page};
+use clawk_manifest::model::Store;
+use clawk_recall::entry::Hit;
+use serde_json::json;
+
+use super::row::{ASIDE, LIVE, Row, is, scope_name};
+use super::{Place, Qdrant};
+
+impl Place<'_> {
+    async fn parts(self) -> Result<Vec<(String, u64)>, MemoryError> {
+        let mut parts: BTreeMap<String, u64> = BTreeMap::new();
+        for state in [ASIDE, LIVE] {
+            for (scope, count) in self.counted_of(state, "scope").await? {
+                let part = scope.as_str().and_then(|scope| scope.strip_prefix('/'));
+                let Some(part) = part else { continue };
+                let entries = parts.entry(part.to_owned()).or_default();
+                if state == LIVE {
+                    *entries += count;
+                }
+            }
+        }
+        Ok(parts.into_iter().collect())
+    }
+
+    async fn page(self, scope: &str, page: Page) -> Result<Vec<(i64, Hit)>, MemoryError> {
+        let state = if page.aside { ASIDE } else { LIVE };
+        let mut conditions = vec![is("scope", scope), is("state", state)];
+        if let Some(before) = page.before {
+            conditions.push(json!({"key": "n", "range": {"lt": before}}));
+        }
+        let rows = self.ordered(conditions, ("n", true), page.limit).await?;
+        Ok(rows.iter().map(|row| (row.n, row.hit())).collect())
+    }
+
+    async fn named(self, scope: &str, name: &str) -> Result<Vec<Hit>, MemoryError> {
+        let by_id = self.every(vec![is("scope", scope), is("id", name)]).await?;
+        let by_key = vec![is("scope", scope), is("state", LIVE), is("key", name)];
+        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+        for point in by_id.into_iter().chain(self.every(by_key).await?) {
+            rows.extend(point.payload.map(|row| (point.id, row)));
+        }
+        let mut rows: Vec<Row> = rows.into_values().collect();
+        rows.sort_by_key(|row| row.n);
+        Ok(rows.iter().map(Row::hit).collect())
+    }
+}
+
+impl Inspect for Qdrant {
+    fn parts<'a>(
+        &'a self,
+        store: &'a Store,
+        _known: &'a [String],
+    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>> {
+        Box::pin(async move { self.at(&self.name(store)).parts().await })
+    }
+
+    fn page<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        page: Page,
+    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>> {
+        Box::pin(async move { self.at(&self.name(store)).page(&scope_name(part), page).await })
+    }
+
+    fn named<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        name: &'a str,
+    ) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        Box::pin(async move { self.at(&self.name(store)).named(&scope_name(part), name).await })
+    }
+
+    fn bring_back<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        id: Option<&'a str>,
+    ) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(async move {
+            let name = self.name(store);
+            let known = self.known(&name).await;
+            let _held = known.lock().await;
+            self.at(&name).restore(&scope_name(part), id).await
+        })
+    }
+}

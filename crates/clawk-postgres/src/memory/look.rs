@@ -1,0 +1,156 @@
+//! Looking at stores from outside of the agent, and bringing back what compaction set aside.
+
+use clawk_kernel::ports::{Inspect, Later, MemoryError, Page};
+use clawk_manifest::model::Store;
+use clawk_recall::entry::Hit;
+
+use super::parts::{self, lock};
+use super::rows::{COLUMNS, hit};
+use super::{PgMemory, undo};
+use crate::error::Failure;
+use crate::pool::Mode;
+
+impl PgMemory {
+    /// Every store of this agent that the database holds, as far as the database knows it: its name, and whether it is encrypted.
+    ///
+    /// # Errors
+    /// The server is away or refuses.
+    pub async fn stores(&self) -> Result<Vec<Store>, MemoryError> {
+        let agent: &str = &self.agent;
+        let work = self.database.read(async |session| {
+            let sql = "SELECT DISTINCT p.store, s.store IS NOT NULL FROM memory_parts p \
+                       LEFT JOIN memory_seals s ON s.agent = p.agent AND s.store = p.store WHERE p.agent = $1 ORDER BY 1";
+            let rows = session.rows(sql, &[&agent]).await?;
+            let one = |row: &tokio_postgres::Row| {
+                Ok(Store {
+                    encryption: row.try_get(1)?,
+                    ..Store::named(row.try_get(0)?)
+                })
+            };
+            rows.iter().map(one).collect::<Result<Vec<Store>, Failure>>()
+        });
+        work.await.map_err(|failure| failure.of_memory(false))
+    }
+
+    async fn all_parts(&self, store: &Store) -> Result<Vec<(String, u64)>, Failure> {
+        let tx = self.begin(store, Mode::Read).await?;
+        let agent: &str = &self.agent;
+        let done = async {
+            let sql =
+                "SELECT scope, entries FROM memory_parts WHERE agent = $1 AND store = $2 ORDER BY scope";
+            let rows = tx.rows(sql, &[&agent, &store.name]).await?;
+            let one = |row: &tokio_postgres::Row| {
+                let entries: i64 = row.try_get(1)?;
+                Ok((row.try_get(0)?, u64::try_from(entries).unwrap_or_default())) // silent-ok: a count is never below 0
+            };
+            rows.iter().map(one).collect()
+        }
+        .await;
+        tx.end(done).await
+    }
+
+    async fn one_page(&self, store: &Store, part: &str, page: Page) -> Result<Vec<(i64, Hit)>, Failure> {
+        let tx = self.begin(store, Mode::Read).await?;
+        let done = async {
+            let Some(part) = parts::find(&tx, &self.agent, &store.name, part).await? else {
+                return Ok(Vec::new());
+            };
+            let table = if page.aside { "memory_aside" } else { "memory" };
+            let sql = format!(
+                "SELECT {COLUMNS}, n FROM {table} WHERE part = $1 AND n < $2 ORDER BY n DESC LIMIT $3"
+            );
+            let before = page.before.unwrap_or(i64::MAX);
+            let limit = i64::try_from(page.limit).unwrap_or(i64::MAX);
+            let rows = tx.rows(&sql, &[&part.id, &before, &limit]).await?;
+            let spec = self.spec(store);
+            rows.iter()
+                .map(|row| Ok((row.try_get(7)?, hit(&spec, row)?)))
+                .collect()
+        }
+        .await;
+        tx.end(done).await
+    }
+
+    async fn with_name(&self, store: &Store, part: &str, name: &str) -> Result<Vec<Hit>, Failure> {
+        if name.contains('\0') {
+            return Ok(Vec::new()); // nothing that was kept has such a name
+        }
+        let tx = self.begin(store, Mode::Read).await?;
+        let done = async {
+            let Some(part) = parts::find(&tx, &self.agent, &store.name, part).await? else {
+                return Ok(Vec::new());
+            };
+            let spec = self.spec(store);
+            let sql = format!(
+                "SELECT {COLUMNS}, n FROM memory WHERE part = $1 AND (id = $2 OR key = $3) UNION ALL \
+                 SELECT {COLUMNS}, n FROM memory_aside WHERE part = $1 AND id = $2 ORDER BY n"
+            );
+            let rows = tx.rows(&sql, &[&part.id, &name, &spec.name_of(name)?]).await?;
+            rows.iter().map(|row| hit(&spec, row)).collect()
+        }
+        .await;
+        tx.end(done).await
+    }
+
+    async fn brought_back(&self, store: &Store, part: &str, id: Option<&str>) -> Result<u64, Failure> {
+        let tx = self.begin(store, Mode::Write).await?;
+        let done = async {
+            let Some(part) = parts::find(&tx, &self.agent, &store.name, part).await? else {
+                return Ok(0);
+            };
+            let part = lock(&tx, part.id).await?;
+            undo::restore(&tx, part, &self.spec(store), id).await
+        }
+        .await;
+        tx.end(done).await
+    }
+}
+
+impl Inspect for PgMemory {
+    fn parts<'a>(
+        &'a self,
+        store: &'a Store,
+        _known: &'a [String],
+    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>> {
+        Box::pin(async move {
+            let found = self.database.within(self.all_parts(store)).await;
+            found.map_err(|failure| failure.of_memory(false))
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        page: Page,
+    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>> {
+        Box::pin(async move {
+            let found = self.database.within(self.one_page(store, part, page)).await;
+            found.map_err(|failure| failure.of_memory(false))
+        })
+    }
+
+    fn named<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        name: &'a str,
+    ) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        Box::pin(async move {
+            let found = self.database.within(self.with_name(store, part, name)).await;
+            found.map_err(|failure| failure.of_memory(false))
+        })
+    }
+
+    fn bring_back<'a>(
+        &'a self,
+        store: &'a Store,
+        part: &'a str,
+        id: Option<&'a str>,
+    ) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(async move {
+            let done = self.database.within(self.brought_back(store, part, id)).await;
+            done.map_err(|failure| failure.of_memory(true))
+        })
+    }
+}

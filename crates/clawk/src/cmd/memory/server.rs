@@ -1,0 +1,245 @@
+//! Stores that lie on servers: asked on threads of their own, so that a verb that blocks gets its answer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clawk_kernel::kind;
+use clawk_kernel::ports::{Ask, Inspect, MemoryError, Page, Scan, Scope, StoreQuery};
+use clawk_manifest::model::{Store, StoreBackend};
+use clawk_recall::entry::{Hit, Whose};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::compose::{self, Blueprint};
+use crate::config::Config;
+use crate::out::harmless;
+use crate::state::kept::Reader;
+use crate::trust;
+
+/// Entries read at once.
+const PAGE: usize = 500;
+
+/// A back end and the stores that it keeps.
+pub(super) type Kept = (Store, Arc<dyn Inspect>);
+
+/// One scope of a store on a server.
+#[derive(Debug, Clone)]
+pub(super) struct OnServer {
+    /// The manifest's, as far as it is known.
+    store: Store,
+    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
+    pub(super) scope: String,
+    pub(super) entries: u64,
+    kept: Arc<dyn Inspect>,
+}
+
+/// Runs work to its end on threads that stay until the process ends; each operation of a back end has its deadline.
+fn wait<T: Send + 'static>(work: impl Future<Output = Result<T, MemoryError>> + Send + 'static) -> Result<T> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    let runtime = RUNTIME
+        .get_or_init(|| compose::runtime().map_err(|error| format!("{error:#}")))
+        .as_ref();
+    let runtime = runtime.map_err(|error| anyhow!(error.clone()))?;
+    let (send, receive) = sync_channel(1);
+    runtime.spawn(async move {
+        let _gone = send.send(work.await); // silent-ok: whoever asked has ended
+    });
+    let done = receive.recv().context("the work on the server ended by itself")?;
+    Ok(done?)
+}
+
+impl OnServer {
+    /// Every scope of these stores. `only`: of the store with this name. `known`: scopes that the manifest speaks of, and one that
+    /// was asked for.
+    pub(super) fn all(
+        stores: Vec<Kept>,
+        only: Option<&str>,
+        known: impl Fn(&Store) -> Vec<String>,
+    ) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for (store, kept) in stores {
+            if only.is_some_and(|only| only != store.name) {
+                continue;
+            }
+            let (spec, back, parts) = (store.clone(), Arc::clone(&kept), known(&store));
+            let found = wait(async move { back.parts(&spec, &parts).await })?;
+            all.extend(found.into_iter().map(|(scope, entries)| Self {
+                store: store.clone(),
+                scope,
+                entries,
+                kept: Arc::clone(&kept),
+            }));
+        }
+        Ok(all)
+    }
+
+    pub(super) fn store(&self) -> &str {
+        &self.store.name
+    }
+
+    /// The newest first, at most `limit`; or those that compaction set aside.
+    pub(super) fn newest(&self, aside: bool, limit: usize) -> Result<Vec<Hit>> {
+        let mut hits = Vec::new();
+        self.each_of(aside, limit, |hit| {
+            hits.push(hit);
+            Ok(())
+        })?;
+        Ok(hits)
+    }
+
+    /// Each of them, page by page.
+    pub(super) fn each_of(
+        &self,
+        aside: bool,
+        limit: usize,
+        mut take: impl FnMut(Hit) -> Result<()>,
+    ) -> Result<()> {
+        let (mut before, mut left) = (None, limit);
+        while left > 0 {
+            let page = Page {
+                aside,
+                before,
+                limit: left.min(PAGE),
+            };
+            let one = self.clone();
+            let found = wait(async move { one.kept.page(&one.store, &one.scope, page).await })?;
+            let Some((last, _)) = found.last() else { break };
+            before = Some(*last);
+            left = left.saturating_sub(found.len());
+            found.into_iter().try_for_each(|(_, hit)| take(hit))?;
+        }
+        Ok(())
+    }
+
+    /// By their words, as the agent itself would, the best first.
+    pub(super) fn search(&self, words: &str, limit: usize) -> Result<Vec<Hit>> {
+        let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
+            return Ok(Vec::new());
+        };
+        let ask = Ask {
+            whose: Whose::All,
+            query: StoreQuery::Text(words.to_owned()),
+            vector: None,
+            limit,
+        };
+        let kept = Arc::clone(&self.kept);
+        let found = wait(async move { kept.ask(&store, &place, ask).await })?;
+        Ok(found.hits)
+    }
+
+    /// Entries with this id or key; those set aside by their id, too.
+    pub(super) fn named(&self, name: &str) -> Result<Vec<Hit>> {
+        let (one, name) = (self.clone(), name.to_owned());
+        wait(async move { one.kept.named(&one.store, &one.scope, &name).await })
+    }
+
+    /// Removes an entry for good, what was set aside for it, and summaries that were made from it.
+    pub(super) fn forget(&self, id: &str) -> Result<Option<Hit>> {
+        let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
+            return Ok(None);
+        };
+        let (kept, id) = (Arc::clone(&self.kept), id.to_owned());
+        wait(async move { kept.remove(&store, &place, Whose::All, id).await })
+    }
+
+    /// Brings back what compaction set aside: one entry or what a summary stands for, or everything; how many.
+    pub(super) fn restore(&self, id: Option<&str>) -> Result<u64> {
+        let (one, id) = (self.clone(), id.map(str::to_owned));
+        wait(async move { one.kept.bring_back(&one.store, &one.scope, id.as_deref()).await })
+    }
+}
+
+/// The agent whose stores lie on servers: its manifest, and the configuration that says where they are.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct Claw {
+    /// The agent's manifest: its stores on PostgreSQL, on Qdrant and with MCP servers are reached, too
+    #[arg(long, value_name = "FILE")]
+    claw: Option<PathBuf>,
+
+    /// The `clawk.toml` that names those servers [default: the one beside the manifest, then your own]
+    #[arg(long, value_name = "FILE", requires = "claw")]
+    config: Option<PathBuf>,
+}
+
+impl Claw {
+    /// The agent, if one is named. What its folder's files would run or reach is asked about, as by a start.
+    pub(super) fn blueprint(&self) -> Result<Option<Blueprint>> {
+        let Some(claw) = &self.claw else { return Ok(None) };
+        let config = Config::load(self.config.as_deref(), Some(claw))?;
+        let blueprint = compose::runtime()?.block_on(async {
+            let blueprint = Blueprint::with_config(claw, config).await?;
+            blueprint.agreed(false, trust::asks()).await
+        });
+        blueprint.map(Some)
+    }
+}
+
+/// Stores on servers that the agent's last start described, by back end: what a verb does not see without its manifest.
+pub(super) fn elsewhere(reader: &Reader) -> Result<Vec<(String, &'static str)>> {
+    let mut scan = Scan {
+        kinds: &[kind::AGENT_DESCRIBED],
+        with_content: true,
+        ..Scan::default()
+    };
+    let mut last = None;
+    loop {
+        let page = reader.recorded_events(&scan)?;
+        let Some(event) = page.into_iter().next_back() else {
+            break;
+        };
+        scan.after_row = event.row;
+        last = event.content.or(last);
+    }
+    let described: Value = last
+        .and_then(|content| serde_json::from_slice(&content.bytes).ok()) // silent-ok: what is erased or of an earlier version names no store
+        .unwrap_or_default();
+    let stores = described
+        .pointer("/manifest/memory/stores")
+        .and_then(Value::as_array);
+    let mut found = BTreeMap::new();
+    for store in stores.into_iter().flatten() {
+        // silent-ok: of an earlier version
+        let backend = store.get("backend").cloned().unwrap_or_default();
+        let backend: Option<StoreBackend> = serde_json::from_value(backend).unwrap_or_default();
+        let (Some(name), Some(backend)) = (store.get("name").and_then(Value::as_str), backend) else {
+            continue;
+        };
+        match backend {
+            StoreBackend::Postgresql
+            | StoreBackend::Pgvector
+            | StoreBackend::Qdrant
+            | StoreBackend::Custom => {
+                found.insert(name.to_owned(), backend.as_str());
+            }
+            StoreBackend::Sqlite | StoreBackend::SqliteVec | StoreBackend::Filesystem => {}
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// What to say of them.
+pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
+    let names: Vec<String> = elsewhere
+        .iter()
+        .map(|(name, backend)| format!("`{}` ({backend})", harmless(name)))
+        .collect();
+    format!(
+        "the agent has stores on servers: {}; name its manifest by `--claw FILE` to reach them",
+        names.join(", ")
+    )
+}
+
+/// The state directory of an agent that is named by its manifest.
+pub(super) fn dir_of(blueprint: &Blueprint) -> Result<PathBuf> {
+    let dir = blueprint.state(None).dir()?;
+    if !Path::is_dir(&dir) {
+        bail!(
+            "there is no state directory `{}`: the agent has not run",
+            dir.display()
+        );
+    }
+    Ok(dir)
+}
