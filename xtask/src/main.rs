@@ -31,7 +31,7 @@ usage: cargo xtask COMMAND
   parts   only install the real parts that tests run against, and print where they are
   dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
   footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
-  sim     play the deterministic simulation, each seed twice: [--seeds N] [--from N]
+  sim     play the deterministic simulation, each seed twice: [--seeds N | --hours H] [--from N]
   soak    run long loads and faults that CI leaves out or runs in a small form:
           [channels [WORD…] | doors | swarm [--tasks N] [--workers N] (network namespaces: needs root)]
   bench   measure the shipped program on this machine: [--quick] [--format json]

@@ -197,8 +197,11 @@ impl Host {
         rig.runner.watch(move |request_id, tool| {
             facts.begins(request_id, tool);
             let journal = Arc::clone(&lock(&log));
-            let decided = journal.events().iter().any(|event| {
-                event.kind == kind::ACTION_APPROVED && event.payload.contains(request_id.as_str())
+            let decided = journal.look(|events, _| {
+                // The latest ones are at the end.
+                events.iter().rev().any(|event| {
+                    event.kind == kind::ACTION_APPROVED && event.payload.contains(request_id.as_str())
+                })
             });
             // What is without side effects need not wait for the disk.
             if !decided && tool != LOOK {
@@ -304,7 +307,7 @@ impl Host {
         };
         drop(running.kernel);
         drop(running.runtime);
-        let events = self.rig.journal.events().len();
+        let events = self.rig.journal.look(|events, _| events.len());
         self.rig.journal = Arc::new(self.rig.journal.cut(events));
         *lock(&self.journal) = Arc::clone(&self.rig.journal);
     }

@@ -22,7 +22,9 @@ mod host;
 mod judge;
 mod net;
 mod rng;
+mod total;
 mod world;
 
 pub use judge::{Broken, Invariant};
+pub use total::{Fault, Total, Wanted, play};
 pub use world::{Report, World, run, tell};

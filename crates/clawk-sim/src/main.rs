@@ -1,5 +1,5 @@
-//! `clawk-sim [--from N] [--seeds N] [--keep-going]`: plays seeds, each twice, until one breaks something; `--keep-going` plays on
-//! and counts. `clawk-sim --tell SEED` prints the events of one.
+//! `clawk-sim [--from N] [--seeds N] [--hours H] [--jobs N] [--keep-going]`: plays seeds, each twice, until one breaks something or the
+//! time is over; `--keep-going` plays on and counts. `clawk-sim --tell SEED` prints the events of one.
 
 #![expect(
     clippy::print_stdout,
@@ -8,71 +8,59 @@
 )]
 
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
 
-fn number(args: &[String], name: &str, usual: u64) -> Result<u64, String> {
+use clawk_sim::Wanted;
+
+/// A value that stands after a word.
+fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
     let Some(at) = args.iter().position(|arg| arg == name) else {
-        return Ok(usual);
+        return Ok(None);
     };
     let value = args.get(at.saturating_add(1));
     let value = value.and_then(|value| value.parse().ok()); // silent-ok: said below
-    value.ok_or_else(|| format!("`{name}` wants a number"))
+    value.map(Some).ok_or_else(|| format!("`{name}` wants a number"))
+}
+
+fn wanted(args: &[String]) -> Result<Wanted, String> {
+    let time = match value::<f64>(args, "--hours")? {
+        None => None,
+        Some(hours) => Some(
+            Duration::try_from_secs_f64(hours * 3600.0)
+                .map_err(|_| format!("`--hours {hours}` is not a valid time"))?,
+        ),
+    };
+    let usual = if time.is_some() { u64::MAX } else { 100 };
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Wanted {
+        from: value(args, "--from")?.unwrap_or(0),
+        seeds: value(args, "--seeds")?.unwrap_or(usual),
+        time,
+        jobs: value(args, "--jobs")?.unwrap_or(jobs),
+        keep_going: args.iter().any(|arg| arg == "--keep-going"),
+        tell_every: Duration::from_mins(1),
+    })
+}
+
+fn tell(seed: u64) -> ExitCode {
+    let (played, lines) = clawk_sim::tell(seed);
+    lines.iter().for_each(|line| println!("{line}"));
+    println!("{played:?}");
+    ExitCode::from(u8::from(played.is_err()))
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|arg| arg == "--tell") {
-        let (played, lines) = clawk_sim::tell(number(&args, "--tell", 0).unwrap_or(0)); // silent-ok: no number is the first seed
-        lines.iter().for_each(|line| println!("{line}"));
-        println!("{played:?}");
-        return ExitCode::from(u8::from(played.is_err()));
-    }
-    let wanted = number(&args, "--from", 0).and_then(|from| Ok((from, number(&args, "--seeds", 100)?)));
-    let (from, seeds) = match wanted {
-        Ok(wanted) => wanted,
-        Err(error) => {
+    let wanted = match (value(&args, "--tell"), wanted(&args)) {
+        (Ok(Some(seed)), _) => return tell(seed),
+        (Ok(None), Ok(wanted)) => wanted,
+        (Err(error), _) | (_, Err(error)) => {
             eprintln!("{error}");
             return ExitCode::from(2);
         }
     };
-    let (mut crashes, mut repeated, mut effects, mut events) = (0, 0, 0, 0);
-    let (mut cuts, mut jumps, mut slow, mut full, mut ends) = (0, 0, 0, 0, 0);
-    let (mut outages, mut lost, mut again, mut answers, mut stops) = (0, 0, 0, 0, 0);
-    let keep_on = args.iter().any(|arg| arg == "--keep-going");
-    let mut failed = 0;
-    for seed in from..from.saturating_add(seeds) {
-        let once = clawk_sim::run(seed);
-        match (&once, clawk_sim::run(seed)) {
-            (Ok(first), Ok(second)) if *first == second => {
-                crashes += first.crashes;
-                repeated += first.repeated;
-                effects += first.effects;
-                events += first.events;
-                cuts += first.cuts;
-                jumps += first.jumps;
-                slow += first.slow;
-                full += first.full;
-                ends += first.ends;
-                outages += first.outages;
-                lost += first.lost;
-                again += first.again;
-                answers += first.answers;
-                stops += first.stops;
-            }
-            (Err(broken), _) => {
-                eprintln!("seed {seed}: {broken}");
-                failed += 1;
-                if !keep_on {
-                    return ExitCode::FAILURE;
-                }
-            }
-            (Ok(first), second) => {
-                eprintln!("seed {seed} is not the same twice: {first:?}, {second:?}");
-                return ExitCode::FAILURE;
-            }
-        }
-    }
-    println!(
-        "{seeds} seeds, each twice: {crashes} crashes, {ends} ends in order, {cuts} cuts, {outages} outages of the bus, {jumps} clocks set, {slow} slow disks, {full} full disks, {lost} lost and {repeated} repeated messages, {again} requests made again, {answers} answers of a person, {stops} stops, {effects} effects, {events} events; {failed} seeds broke something"
-    );
-    ExitCode::from(u8::from(failed > 0))
+    let total = clawk_sim::play(wanted, |line| eprintln!("{line}"));
+    println!("{total}");
+    ExitCode::from(u8::from(!total.failed.is_empty()))
 }

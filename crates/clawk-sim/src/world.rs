@@ -225,11 +225,15 @@ impl World {
             if step % 50 == 0 {
                 judge::always(self)?;
             }
+            if step % FAULTY == 0 {
+                judge::chains(self)?;
+            }
             if !faulty && step % 10 == 0 && judge::all_ended(self) {
                 break;
             }
         }
         judge::always(self)?;
+        judge::chains(self)?;
         judge::at_the_end(self)
     }
 
@@ -508,10 +512,12 @@ impl World {
         let mut hash = Sha256::new();
         let mut events = 0;
         for host in &self.hosts {
-            for event in host.rig.journal.trace() {
-                hash.update(serde_json::to_vec(&event).expect("an event serialises"));
-                events += 1;
-            }
+            host.rig.journal.look(|_, sealed| {
+                for event in sealed {
+                    hash.update(serde_json::to_vec(event).expect("an event serialises"));
+                }
+                events += sealed.len();
+            });
         }
         let digest = hash.finalize();
         Report {

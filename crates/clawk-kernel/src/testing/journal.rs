@@ -168,6 +168,12 @@ impl MemJournal {
         }
     }
 
+    /// Looks at all events, as they were recorded and as a verifier reads them, without a copy.
+    pub fn look<T>(&self, look: impl FnOnce(&[Recorded], &[TraceEvent]) -> T) -> T {
+        let inner = self.lock();
+        look(&inner.events, &inner.sealed)
+    }
+
     /// All events in order.
     #[must_use]
     pub fn events(&self) -> Vec<Recorded> {

@@ -1,0 +1,168 @@
+//! What many seeds come to, and how they are played by several threads.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use crate::{Broken, Report, run};
+
+/// Outcomes that wait to be counted.
+const WAITING: usize = 64;
+
+/// Which seeds are played, and by how many threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The first seed.
+    pub from: u64,
+    /// How many; fewer if the time is over before.
+    pub seeds: u64,
+    /// No seed begins after so long.
+    pub time: Option<Duration>,
+    /// Threads, at least one. Each plays a seed alone.
+    pub jobs: usize,
+    /// A seed that broke something does not end it.
+    pub keep_going: bool,
+    /// Between two lines that say how far it is.
+    pub tell_every: Duration,
+}
+
+/// What was wrong with a seed.
+#[derive(Debug)]
+pub enum Fault {
+    /// What must hold did not.
+    Broken(Broken),
+    /// The second play was different.
+    Differs(Box<Report>, Result<Box<Report>, Broken>),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(broken) => write!(f, "{broken}"),
+            Self::Differs(first, second) => write!(f, "it is not the same twice: {first:?}, {second:?}"),
+        }
+    }
+}
+
+/// The sums of all seeds that were played.
+#[derive(Debug, Default)]
+pub struct Total {
+    /// Seeds that were played, each twice.
+    pub seeds: u64,
+    sums: BTreeMap<&'static str, usize>,
+    /// Seeds that broke something.
+    pub failed: Vec<(u64, Fault)>,
+}
+
+impl Total {
+    fn add(&mut self, report: &Report) {
+        let Report {
+            digest: _,
+            crashes,
+            repeated,
+            cuts,
+            jumps,
+            slow,
+            full,
+            ends,
+            outages,
+            lost,
+            again,
+            answers,
+            stops,
+            effects,
+            events,
+        } = report;
+        for (name, value) in [
+            ("crashes", crashes),
+            ("ends in order", ends),
+            ("cuts", cuts),
+            ("outages of the bus", outages),
+            ("clocks set", jumps),
+            ("slow disks", slow),
+            ("full disks", full),
+            ("lost messages", lost),
+            ("repeated messages", repeated),
+            ("requests made again", again),
+            ("answers of a person", answers),
+            ("stops", stops),
+            ("effects", effects),
+            ("events", events),
+        ] {
+            *self.sums.entry(name).or_default() += value;
+        }
+    }
+}
+
+impl fmt::Display for Total {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} seeds, each twice: ", self.seeds)?;
+        for (name, sum) in &self.sums {
+            write!(f, "{sum} {name}, ")?;
+        }
+        write!(f, "{} seeds broke something", self.failed.len())
+    }
+}
+
+/// Plays a seed twice.
+fn twice(seed: u64) -> Result<Report, Fault> {
+    let first = run(seed).map_err(Fault::Broken)?;
+    match run(seed) {
+        Ok(second) if first == second => Ok(first),
+        second => Err(Fault::Differs(Box::new(first), second.map(Box::new))),
+    }
+}
+
+/// Plays all that is wanted. `tell` is told at intervals how far it is, and of each seed that broke something.
+pub fn play(wanted: Wanted, mut tell: impl FnMut(&str)) -> Total {
+    let (next, ended) = (AtomicU64::new(wanted.from), AtomicBool::new(false));
+    let (began, last) = (Instant::now(), wanted.from.saturating_add(wanted.seeds));
+    let worker = |told: SyncSender<(u64, Result<Report, Fault>)>| {
+        let in_time = || wanted.time.is_none_or(|time| began.elapsed() < time);
+        while !ended.load(Ordering::SeqCst) && in_time() {
+            let seed = next.fetch_add(1, Ordering::SeqCst);
+            if seed >= last || told.send((seed, twice(seed))).is_err() {
+                return;
+            }
+        }
+    };
+    let mut total = Total::default();
+    std::thread::scope(|scope| {
+        let (told, outcomes) = sync_channel(WAITING);
+        for _ in 0..wanted.jobs.max(1) {
+            let told = told.clone();
+            scope.spawn(|| worker(told));
+        }
+        drop(told);
+        let mut said = Instant::now();
+        loop {
+            match outcomes.recv_timeout(wanted.tell_every) {
+                Ok((_, Ok(report))) => {
+                    total.seeds += 1;
+                    total.add(&report);
+                }
+                Ok((seed, Err(fault))) => {
+                    total.seeds += 1;
+                    tell(&format!("seed {seed}: {fault}"));
+                    total.failed.push((seed, fault));
+                    ended.store(!wanted.keep_going, Ordering::SeqCst);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if said.elapsed() >= wanted.tell_every {
+                said = Instant::now();
+                tell(&format!(
+                    "after {:.1} minutes: {} seeds since {}, {} broke something",
+                    began.elapsed().as_secs_f64() / 60.0,
+                    total.seeds,
+                    wanted.from,
+                    total.failed.len()
+                ));
+            }
+        }
+    });
+    total
+}
