@@ -22,6 +22,9 @@ use crate::screen::{Look, Spot};
 use crate::state::State;
 use crate::vectors;
 use crate::watch::Notices;
+use varied::Shown;
+
+mod varied;
 
 /// The share of the model's window that recalled entries may take: one of so many parts.
 pub(crate) const SHARE: usize = 8;
@@ -137,14 +140,16 @@ pub(crate) async fn before(
     };
     let mut searches = Vec::new();
     let mut look = Look::new(&calls.screens, turn.thread, Spot::Memory, "recall", turn.notices);
+    let mut shown = Shown::default();
     for store in asked(calls) {
+        let top_k = usize::try_from(store.search.top_k)
+            .unwrap_or(usize::MAX)
+            .clamp(1, 50);
         let ask = Ask {
             whose: may_recall(calls, &store.name, turn.origin),
             query: StoreQuery::Text(question.to_owned()),
             vector: vectors::of_question(&calls.memories, store, question, turn.purse, cancel).await,
-            limit: usize::try_from(store.search.top_k)
-                .unwrap_or(usize::MAX)
-                .clamp(1, 50),
+            limit: varied::looked_at(top_k),
         };
         let place = place(calls, &turn.origin.door);
         match backend.ask(store, &place, ask).await {
@@ -156,6 +161,7 @@ pub(crate) async fn before(
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
                 trace(&*calls.runner, store, &mut found).await;
                 calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
+                found.hits = shown.choose(found.hits, top_k);
                 screen(calls, &mut look, &mut found, cancel).await;
                 searches.push(Search {
                     store: store.name.clone(),

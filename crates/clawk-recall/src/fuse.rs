@@ -3,34 +3,66 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A ranking, the best first, and what it counts for.
+/// What the scores of a ranking tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scores {
+    /// How much of the question an entry answers. Words: an entry that holds one common word of five is near 0, wherever it stands.
+    Share,
+    /// Only which entry is nearer. Cosines of a model lie in a narrow band, whether the entry fits or not.
+    Order,
+}
+
+/// A ranking, the best first, and its weight.
 #[derive(Debug, Clone, Copy)]
 pub struct Leg<'a, K> {
     /// Scores within 0..1.
     pub ranked: &'a [(K, f64)],
     /// At least 0.
     pub weight: f64,
+    /// What the scores tell.
+    pub scores: Scores,
 }
 
-/// The constant of reciprocal-rank fusion: how little the first places differ.
-const K: f64 = 60.0;
+/// The constant of reciprocal-rank fusion. The usual 60 is for lists of a thousand; these have some hundred entries, and the first
+/// ones are what is read.
+const K: f64 = 20.0;
 
-/// By places (`reciprocal-rank`): 1 for what is first everywhere.
+/// The points of a place are multiplied by the entry's share of the question to this power: a third of a question is hardly an answer.
+const SHARE_POWER: i32 = 3;
+
+/// By places (`reciprocal-rank`): 1 for what is first everywhere and answers the whole question.
 #[must_use]
 pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[Leg<'_, I>]) -> Vec<(I, f64)> {
     let ranks = std::iter::successors(Some(1.0_f64), |rank| Some(rank + 1.0));
     combined(legs, |leg| {
         let places = leg.ranked.iter().zip(ranks.clone());
-        places
-            .map(|((id, _), rank)| (*id, (K + 1.0) / (K + rank)))
-            .collect()
+        let points = places.map(|((id, score), rank)| {
+            let sure = match leg.scores {
+                Scores::Share => score.powi(SHARE_POWER),
+                Scores::Order => 1.0,
+            };
+            (*id, sure * (K + 1.0) / (K + rank))
+        });
+        points.collect()
     })
 }
 
-/// By scores (`linear-combination`): their weighted mean.
+/// By scores (`linear-combination`): their weighted mean. Scores that tell only an order are spread over 0..1 first.
 #[must_use]
 pub fn by_score<I: Copy + Eq + Hash + Ord>(legs: &[Leg<'_, I>]) -> Vec<(I, f64)> {
-    combined(legs, |leg| leg.ranked.to_vec())
+    combined(legs, |leg| match leg.scores {
+        Scores::Share => leg.ranked.to_vec(),
+        Scores::Order => spread(leg.ranked),
+    })
+}
+
+/// The nearest at 1, the farthest at 0. What is equally near is at 1.
+fn spread<I: Copy>(ranked: &[(I, f64)]) -> Vec<(I, f64)> {
+    let scores = || ranked.iter().map(|(_, score)| *score);
+    let (low, high) = (scores().fold(1.0, f64::min), scores().fold(0.0, f64::max));
+    let width = high - low;
+    let even = |score: f64| if width > 0.0 { (score - low) / width } else { 1.0 };
+    ranked.iter().map(|(id, score)| (*id, even(*score))).collect()
 }
 
 fn combined<I: Copy + Eq + Hash + Ord>(
@@ -57,19 +89,24 @@ fn combined<I: Copy + Eq + Hash + Ord>(
 mod tests {
     use super::*;
 
-    const WORDS: [(i32, f64); 3] = [(1, 0.9), (2, 0.8), (3, 0.2)];
-    const MEANING: [(i32, f64); 3] = [(3, 0.99), (2, 0.5), (4, 0.4)];
+    const WORDS: [(i32, f64); 3] = [(1, 0.95), (2, 0.9), (3, 0.2)];
+    const MEANING: [(i32, f64); 3] = [(3, 0.89), (2, 0.88), (4, 0.86)];
 
     fn legs(weight: f64) -> [Leg<'static, i32>; 2] {
-        let (words, meaning) = (&WORDS[..], &MEANING[..]);
+        of(&WORDS, &MEANING, weight)
+    }
+
+    fn of<'a>(words: &'a [(i32, f64)], near: &'a [(i32, f64)], weight: f64) -> [Leg<'a, i32>; 2] {
         [
             Leg {
                 ranked: words,
                 weight: 1.0,
+                scores: Scores::Share,
             },
             Leg {
-                ranked: meaning,
+                ranked: near,
                 weight,
+                scores: Scores::Order,
             },
         ]
     }
@@ -82,21 +119,11 @@ mod tests {
                 "{fused:?}"
             );
             assert_eq!(fused.len(), 4);
+            assert_eq!(fused[0].0, 2, "second in both beats first in one: {fused:?}");
         }
-        assert_eq!(by_rank(&legs(1.0))[0].0, 3, "first and third beat second twice");
         let all = [(7, 1.0)];
-        let both = [
-            Leg {
-                ranked: &all[..],
-                weight: 1.0,
-            },
-            Leg {
-                ranked: &all[..],
-                weight: 0.2,
-            },
-        ];
-        assert!((by_rank(&both)[0].1 - 1.0).abs() < 1e-9);
-        assert!((by_score(&both)[0].1 - 1.0).abs() < 1e-9);
+        assert!((by_rank(&of(&all, &all, 0.2))[0].1 - 1.0).abs() < 1e-9);
+        assert!((by_score(&of(&all, &all, 0.2))[0].1 - 1.0).abs() < 1e-9);
     }
 
     #[test]
@@ -105,5 +132,28 @@ mod tests {
         assert_eq!(by_rank(&legs(0.0))[0].0, 1);
         assert!(by_rank(&legs(0.2)).iter().any(|(id, _)| *id == 4));
         assert!(by_rank::<i32>(&[]).is_empty());
+    }
+
+    #[test]
+    fn an_entry_with_one_word_of_the_question_does_not_overrule_its_meaning() {
+        // `8` and `9` hold a common word of the question; `1` means what was asked, and holds none of its words.
+        let (words, near) = ([(8, 0.25), (9, 0.2)], [(1, 0.85), (9, 0.84), (8, 0.83)]);
+        for fused in [
+            by_rank(&of(&words, &near, 1.0)),
+            by_score(&of(&words, &near, 1.0)),
+        ] {
+            assert_eq!(fused[0].0, 1, "{fused:?}");
+        }
+        // The number that was asked for stands in `8`; for the model, all such entries are alike.
+        let (words, near) = (
+            [(8, 0.95), (9, 0.3)],
+            [(9, 0.91), (7, 0.909), (8, 0.908), (6, 0.8)],
+        );
+        for fused in [
+            by_rank(&of(&words, &near, 1.0)),
+            by_score(&of(&words, &near, 1.0)),
+        ] {
+            assert_eq!(fused[0].0, 8, "{fused:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use clawk_manifest::model::{Retrieval, SearchFusion, SearchStrategy, Store};
 
 use crate::compact::model_of;
 use crate::entry::{Used, Vector};
-use crate::fuse::{self, Leg};
+use crate::fuse::{self, Leg, Scores};
 use crate::table;
 
 /// Candidates that each ranking brings into the fusion, at least.
@@ -82,10 +82,12 @@ impl Near {
             Leg {
                 ranked: words,
                 weight: 1.0,
+                scores: Scores::Share,
             },
             Leg {
                 ranked: near,
                 weight: self.weight,
+                scores: Scores::Order,
             },
         ];
         match self.fusion {

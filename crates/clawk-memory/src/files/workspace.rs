@@ -12,7 +12,7 @@ use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose, room};
-use clawk_recall::fuse::{self, Leg};
+use clawk_recall::fuse::{self, Leg, Scores};
 use clawk_recall::index::Index;
 use clawk_recall::packed::{Matrix, pack};
 use clawk_recall::table;
@@ -342,10 +342,12 @@ fn by_text(marks: &Marks, files: Vec<Content>, text: &str, limit: usize) -> Foun
         Leg {
             ranked: &words,
             weight: 1.0,
+            scores: Scores::Share,
         },
         Leg {
             ranked: &near,
             weight: table::WEIGHT,
+            scores: Scores::Order,
         },
     ];
     let mut files: HashMap<i64, Content> = (0_i64..).zip(files).collect();
