@@ -4,7 +4,8 @@
 //! journal a question about ids that were never seen. Memory is bounded whatever the rate.
 //!
 //! Its time is the wall clock's at the start plus what has passed since: a wall clock that jumps makes no answer older, so a
-//! request that is sent again within five minutes never runs twice in one process.
+//! request that is sent again within five minutes never runs twice in one process. A start knows neither how long the agent was
+//! down nor whether the clock was set meanwhile: the answers of the last five minutes before it are known for five more.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +21,7 @@ use crate::error::CallError;
 use crate::event::kind;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded};
 use crate::talk::told::Told;
-use crate::time::{Clock, Timestamp};
+use crate::time::{Clock, Steady, Timestamp};
 
 /// Answers kept at hand, entries.
 const RECENT_ANSWERS: usize = 2048;
@@ -106,8 +107,9 @@ pub(crate) struct Guard<'a> {
 #[derive(Debug)]
 pub(crate) struct Dedup {
     clock: Arc<dyn Clock>,
-    /// The wall clock and the monotonic one at the start.
-    start: (Timestamp, u64),
+    steady: Steady,
+    /// When the journal's last event before the start was, by the wall clock of then.
+    before: Option<Timestamp>,
     inner: Mutex<Inner>,
     /// Until then the journal may hold answers that this process did not give.
     cold_until: Timestamp,
@@ -129,11 +131,11 @@ enum Found {
 }
 
 impl Dedup {
-    /// `cold`: the journal holds answers of the last five minutes from an earlier process. `shared`: other hosts answer as well, so
-    /// that it is asked for ever.
-    pub(crate) fn new(clock: Arc<dyn Clock>, cold: bool, shared: bool) -> Self {
-        let start = (clock.now(), clock.monotonic_us());
-        let now = start.0;
+    /// `before`: when an earlier process recorded its last event. `shared`: other hosts answer as well, so that the journal is
+    /// asked for ever.
+    pub(crate) fn new(clock: Arc<dyn Clock>, before: Option<Timestamp>, shared: bool) -> Self {
+        let steady = Steady::new(Arc::clone(&clock));
+        let now = steady.now();
         let inner = Inner {
             running: HashMap::new(),
             recent: HashMap::new(),
@@ -142,23 +144,48 @@ impl Dedup {
         };
         let cold_until = if shared {
             Timestamp(i64::MAX)
-        } else if cold {
+        } else if before.is_some() {
             now.plus_millis(ANSWER_KEPT_MS)
         } else {
             now
         };
         Self {
             clock,
-            start,
+            steady,
+            before,
             inner: Mutex::new(inner),
             cold_until,
         }
     }
 
     fn now(&self) -> Timestamp {
-        let (wall, monotonic_us) = self.start;
-        let passed = self.clock.monotonic_us().saturating_sub(monotonic_us);
-        Timestamp(wall.0.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX)))
+        self.steady.now()
+    }
+
+    /// Whether an answer that the journal has from this time still answers its request.
+    pub(crate) fn is_kept(&self, at: Timestamp) -> bool {
+        let kept_us = ANSWER_KEPT_MS * 1000;
+        let latest_of_before = self
+            .before
+            .is_some_and(|last| at <= last && last.0.saturating_sub(at.0) < kept_us);
+        self.now().0.saturating_sub(at.0) < kept_us || latest_of_before && self.steady.passed_us() < kept_us
+    }
+
+    /// The same of a certain request. Where the wall clock was set under this process, the times of its events say nothing: what
+    /// was at hand some minutes ago still counts.
+    fn still_answers(&self, key: AnswerKey, at: Timestamp) -> bool {
+        self.is_kept(at) || self.steady.has_jumped() && self.lock().evicted.may_hold(key)
+    }
+
+    /// Whether this time was still to come when an earlier process recorded its last event.
+    pub(crate) fn was_ahead(&self, at: Timestamp) -> bool {
+        self.before.is_some_and(|last| last < at)
+    }
+
+    /// The wall clock is behind what an earlier process has recorded: it was set back, so no time of before says how old
+    /// anything is.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.before.is_some_and(|last| self.clock.now() < last)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -201,7 +228,7 @@ impl Dedup {
                 }
                 Found::AskJournal => {
                     if let Some(recorded) = journal.answer_to(key).await?
-                        && now.0 - recorded.at.0 < ANSWER_KEPT_MS * 1000
+                        && self.still_answers(key, recorded.at)
                         && let Some(answered) = Answered::read(&recorded)
                     {
                         return Ok(Arc::new(answered).against(digest));
@@ -219,10 +246,9 @@ impl Dedup {
         key: AnswerKey,
         digest: Digest,
         journal: &dyn Journal,
-        now: Timestamp,
     ) -> Result<Option<Claim<'static>>, JournalError> {
         let recorded = journal.answer_to(key).await?;
-        let recorded = recorded.filter(|recorded| now.0 - recorded.at.0 < ANSWER_KEPT_MS * 1000);
+        let recorded = recorded.filter(|recorded| self.is_kept(recorded.at));
         let answered = recorded.and_then(|recorded| Answered::read(&recorded));
         Ok(answered.map(|answered| answered.against(digest)))
     }

@@ -66,10 +66,10 @@ impl Hosts {
         })
     }
 
-    /// Questions that wait on other hosts.
-    pub(crate) fn pending(&self, now: crate::time::Timestamp) -> Vec<Question> {
+    /// Questions that wait on other hosts; `now_us` is of the monotonic clock.
+    pub(crate) fn pending(&self, now_us: u64) -> Vec<Question> {
         let asked = lock(&self.asked);
-        let open = asked.values().filter(|question| question.expires_at > now);
+        let open = asked.values().filter(|question| question.until_us > now_us);
         open.cloned().collect()
     }
 

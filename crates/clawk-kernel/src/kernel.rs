@@ -386,10 +386,11 @@ impl Kernel {
     /// The questions that wait for a person, the one that expires first at the front.
     #[must_use]
     pub fn pending(&self) -> Vec<Question> {
-        let (calls, now) = (&self.agent.calls, self.agent.scribe.now());
-        let mut found = calls.desk.pending(now);
+        let calls = &self.agent.calls;
+        let now_us = calls.clock().monotonic_us();
+        let mut found = calls.desk.pending(now_us);
         if let Some(hosts) = &calls.hosts {
-            let elsewhere = hosts.pending(now);
+            let elsewhere = hosts.pending(now_us);
             let known = |question: &Question| found.iter().any(|own| own.request_id == question.request_id);
             let elsewhere: Vec<Question> = elsewhere
                 .into_iter()
@@ -399,6 +400,19 @@ impl Kernel {
             found.sort_by_key(|question| (question.expires_at, question.number()));
         }
         found
+    }
+
+    /// Milliseconds until a question lapses, whatever was done to the wall clock meanwhile.
+    #[must_use]
+    pub fn left_ms(&self, question: &Question) -> u64 {
+        self.agent.calls.left_ms(question)
+    }
+
+    /// The wall clock was set back since an earlier run: it is behind what that run has recorded, so the age of what came before
+    /// is not known.
+    #[must_use]
+    pub fn is_clock_behind(&self) -> bool {
+        self.agent.calls.dedup.is_behind()
     }
 
     /// Every question from now on.

@@ -19,9 +19,7 @@ use crate::error::KernelError;
 use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together};
 use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;
-use crate::ports::{
-    ANSWER_KEPT_MS, AnswerKey, Ask, Batch, MarkedContent, Memory, Scope, StoreQuery, ToolRunner,
-};
+use crate::ports::{AnswerKey, Ask, Batch, MarkedContent, Memory, Scope, StoreQuery, ToolRunner};
 use crate::rank;
 use crate::screen::{Look, Spot};
 use crate::taint;
@@ -309,10 +307,9 @@ async fn batch(memories: &Memories, begun: AnswerKey, request_hash: Digest) -> R
         batch: Uuid,
         request_hash: Digest,
     }
-    let now = memories.scribe.now();
     let known = memories.scribe.journal().answer_to(begun).await?;
     let known = known
-        .filter(|event| now.0 - event.at.0 < ANSWER_KEPT_MS * 1000)
+        .filter(|event| memories.dedup.is_kept(event.at))
         .and_then(|event| serde_json::from_str::<Begun>(&event.payload).ok()) // silent-ok: an earlier version's has no batch
         .filter(|begun| begun.request_hash == request_hash);
     Ok(known.map_or_else(|| memories.scribe.clock().uuid(), |begun| begun.batch))

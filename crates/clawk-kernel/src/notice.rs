@@ -31,8 +31,10 @@ pub struct Question {
     pub reason: String,
     /// Why each earlier layer and rule did not decide, for `why`.
     pub explanation: Vec<String>,
-    /// When the question lapses.
+    /// When the question lapses, for people; by the wall clock of when it was put.
     pub expires_at: Timestamp,
+    /// When it lapses, by the clock that no one can set: [`crate::time::Clock::monotonic_us`] of this process.
+    pub until_us: u64,
     /// What happens then.
     pub default_if_timeout: &'static str,
     /// What it is expected to cost, as far as anything is known.

@@ -214,7 +214,9 @@ fn settle(
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
 fn until(now: Timestamp, at: Timestamp) -> Duration {
-    Duration::from_micros(u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0)) // silent-ok: past means now
+    let left = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0); // silent-ok: past means now
+    // No wait is longer, so one that seems to be is of a wall clock that was set back since.
+    Duration::from_micros(left).min(Duration::from_millis(LONGEST_IMPOSED_MS))
 }
 
 async fn attempt(outbox: &Outbox, port: &dyn Deliver, row: OutboxRow, stop: &CancellationToken) -> Left {

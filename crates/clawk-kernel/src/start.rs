@@ -29,7 +29,7 @@ use crate::memory::Memories;
 use crate::options::{InboxLimits, Options, SwarmOptions};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::Cuts;
-use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
+use crate::ports::ToolRunner;
 use crate::purse::{Purses, hour_of};
 use crate::rank;
 use crate::rates::Rates;
@@ -227,10 +227,8 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         .map_err(|error| unserved(error.to_string()))?;
     let screens = Screens::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
     judged(&manifest, &options).map_err(unserved)?;
-    let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
-    // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
-    let latest = journal.sessions(1).await?;
-    let cold = latest.iter().any(|session| session.last >= since);
+    // Its latest answers may be asked for again: to ask the journal once too often costs less than to look through it here.
+    let before = journal.sessions(1).await?.first().map(|session| session.last);
     let facts = facts(&manifest, &options, &carp.config, &screens);
     let catalog = Catalog::new(&manifest, &options, &engine, &*runner).await;
     let local = (&options.prices, &options.models);
@@ -238,7 +236,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let table = Arc::new(Table::new(purses.root().clone()));
     let dedup = Arc::new(Dedup::new(
         scribe.shared_clock(),
-        cold,
+        before,
         journal.shared().is_some(),
     ));
     let life = Arc::new(Life::new(scribe.clone(), root, name));

@@ -350,7 +350,10 @@ pub(crate) async fn rejoin(
         (None, Some(watcher)) => watcher,
     };
     // What was asked before the watcher came is not told again.
-    let asked = sessions.calls.desk.pending(sessions.scribe.now());
+    let asked = sessions
+        .calls
+        .desk
+        .pending(sessions.scribe.clock().monotonic_us());
     let asked = asked
         .into_iter()
         .filter(|question| begun && question.session == session);

@@ -1,12 +1,16 @@
 //! The `Clock` port: time, ids and randomness come through it, so that a simulation can own them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_proto::RequestId;
 use uuid::Uuid;
 
 use crate::ports::Later;
+
+/// Microseconds by which two clocks may differ before one of them counts as set.
+const JUMP_US: u64 = 1_000_000;
 
 /// Microseconds since 1970-01-01T00:00:00Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,6 +129,53 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// What blocks runs on a thread of its own. The simulation says no: threads have an order that no seed decides.
     fn has_threads(&self) -> bool {
         true
+    }
+}
+
+/// A time that no jump of the wall clock moves: the wall clock's when this was made, plus what has passed since.
+#[derive(Debug, Clone)]
+pub struct Steady {
+    clock: Arc<dyn Clock>,
+    wall: Timestamp,
+    monotonic_us: u64,
+}
+
+impl Steady {
+    /// Begins at the present wall time.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let (wall, monotonic_us) = (clock.now(), clock.monotonic_us());
+        Self {
+            clock,
+            wall,
+            monotonic_us,
+        }
+    }
+
+    /// Microseconds since the beginning.
+    #[must_use]
+    pub fn passed_us(&self) -> i64 {
+        let passed = self.clock.monotonic_us().saturating_sub(self.monotonic_us);
+        i64::try_from(passed).unwrap_or(i64::MAX)
+    }
+
+    /// The present time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        Timestamp(self.wall.0.saturating_add(self.passed_us()))
+    }
+
+    /// How long ago the wall clock of somebody said `at`. Where this time and the wall clock disagree, the longer one counts.
+    #[must_use]
+    pub fn since(&self, at: Timestamp) -> Duration {
+        let passed = self.now().max(self.clock.now()).0.saturating_sub(at.0);
+        Duration::from_micros(u64::try_from(passed).unwrap_or(0)) // silent-ok: the future is no time ago
+    }
+
+    /// The wall clock was set, by more than a second, since the beginning.
+    #[must_use]
+    pub fn has_jumped(&self) -> bool {
+        self.clock.now().0.abs_diff(self.now().0) > JUMP_US
     }
 }
 

@@ -2,6 +2,7 @@
 //! connection in a task of its own; its messages are letters, each with the place where its answer is wanted.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -39,6 +40,15 @@ pub(crate) enum Ends {
     SilentOrShutDown,
 }
 
+/// How a client's session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// By `claw.shutdown`.
+    ShutDown,
+    /// It was silent, or the agent ends.
+    Silent,
+}
+
 /// A client's connection, from outside.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -55,7 +65,7 @@ impl Client {
         rights: Rights,
         ends: Ends,
         (tasks, over): (&TaskTracker, &CancellationToken),
-        gone: impl FnOnce() + Send + 'static,
+        gone: impl FnOnce(How) + Send + 'static,
     ) -> Self {
         let (letters, incoming) = mpsc::channel(WAITING);
         let connection = Connection::new(host, rights);
@@ -63,11 +73,13 @@ impl Client {
         notices.set_heard(false);
         let end = over.child_token();
         let (finished, cancel) = (Arc::clone(&notices), end.clone());
+        let shut_down = Arc::<AtomicBool>::default();
         tasks.spawn(async move {
             let source = Letters {
                 incoming,
                 ends,
                 notices: Arc::clone(&finished),
+                shut_down: Arc::clone(&shut_down),
             };
             let writing = async {
                 finished.finished().await;
@@ -75,7 +87,11 @@ impl Client {
             };
             let ended = converse(connection, source, writing, cancel).await;
             tracing::debug!(by = ?ended.by, "a client's session has ended");
-            gone();
+            gone(if shut_down.load(Ordering::SeqCst) {
+                How::ShutDown
+            } else {
+                How::Silent
+            });
         });
         Self {
             letters,
@@ -105,6 +121,7 @@ struct Letters {
     incoming: mpsc::Receiver<Letter>,
     ends: Ends,
     notices: Arc<Queue>,
+    shut_down: Arc<AtomicBool>,
 }
 
 impl Source for Letters {
@@ -121,6 +138,7 @@ impl Source for Letters {
             connection.take_to(&letter.message, letter.reply).await;
             let over = self.ends == Ends::SilentOrShutDown && connection.is_over();
             if over && self.incoming.is_empty() {
+                self.shut_down.store(true, Ordering::SeqCst);
                 self.incoming.close();
                 // What slipped in is answered, too.
                 while let Ok(letter) = self.incoming.try_recv() {

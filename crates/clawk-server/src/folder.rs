@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clawk_client::folder::{ARCHIVE, BAD, INBOX, OUTBOX, Unreadable, Watch, list, name, put, read};
 use clawk_kernel::Role;
+use clawk_kernel::time::Timestamp;
 use clawk_proto::{ErrorCode, RpcError};
 use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -205,7 +206,6 @@ impl Inner {
         let names = fs::read_dir(&self.inbox).into_iter().flatten().flatten();
         let mut names: Vec<OsString> = names.map(|entry| entry.file_name()).collect();
         names.sort_unstable();
-        let now = self.guests.host().options().clock.now().0 / 1_000_000;
         for taken in names {
             let Some(name) = taken.to_str().and_then(|taken| taken.strip_suffix(TAKEN)) else {
                 continue;
@@ -213,7 +213,7 @@ impl Inner {
             let file = self.inbox.join(&taken);
             // The change of its name was when it was taken.
             let since = fs::symlink_metadata(&file).map_or(0, |it| it.ctime());
-            let age = Duration::from_secs(u64::try_from(now.saturating_sub(since)).unwrap_or(0));
+            let age = self.guests.age(Timestamp(since.saturating_mul(1_000_000)));
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return;
             };
@@ -258,7 +258,12 @@ impl Inner {
         let (inner, file) = (Arc::clone(self), file.to_owned());
         self.guests.spawn(async move {
             inner
-                .answer(&file, &name, (&kind, &message), &delivered.outlet)
+                .answer(
+                    &file,
+                    &name,
+                    (&kind, &message),
+                    (delivered.order, &delivered.outlet),
+                )
                 .await;
             drop(place);
             inner.left.notify_one();
@@ -271,7 +276,7 @@ impl Inner {
         file: &Path,
         name: &OsStr,
         (kind, message): (&Kind, &[u8]),
-        outlet: &Queue,
+        (order, outlet): (u64, &Queue),
     ) {
         let mut answered = *kind == Kind::Tells;
         while let Some(batch) = outlet.next().await {
@@ -279,7 +284,7 @@ impl Inner {
                 let to = if is_answer(line) {
                     answered = true;
                     self.guests.keep_answer("", kind, line);
-                    self.guests.settled("", kind, message, line);
+                    self.guests.settled("", kind, (order, message), line);
                     name.to_string_lossy().into_owned()
                 } else {
                     self.fresh_name()

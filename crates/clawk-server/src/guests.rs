@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use clawk_kernel::Role;
+use clawk_kernel::time::{Steady, Timestamp};
 use clawk_proto::method::Method;
 use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error};
 use clawk_proto::{ErrorCode, RpcError};
@@ -27,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use answers::{Act, Answers, Known};
 
 use crate::access::Rights;
-use crate::clients::{Client, Ends, Letter, SILENCE};
+use crate::clients::{Client, Ends, How, Letter, SILENCE};
 use crate::host::Host;
 use crate::transport::outbox::{Outbox, Queue};
 
@@ -49,8 +50,8 @@ const ANSWER_KEPT: Duration = Duration::from_secs(290);
 pub(crate) enum Kind {
     /// `claw.initialize`.
     Hello,
-    /// `claw.shutdown`.
-    Bye,
+    /// `claw.shutdown`. Delivered again, it ends no later session of its client.
+    Bye(Act),
     /// An answer, after something was done.
     Acts(Act),
     /// Another answer; the same message twice does no more than once.
@@ -71,12 +72,15 @@ impl Kind {
         match parse(message) {
             Inbound::One(Message::Refused(refused)) if refused.id == Id::NULL => Self::Bad(refused.error),
             Inbound::One(Message::Request(request)) if request.id.is_some() => {
+                let id = || {
+                    let id = request.id.as_ref().map(|id| id.as_json().to_owned());
+                    id.unwrap_or_default()
+                };
                 match Method::from_name(&request.method) {
                     Some(Method::Initialize) => Self::Hello,
-                    Some(Method::Shutdown) => Self::Bye,
+                    Some(Method::Shutdown) => Self::Bye(Act::of_message(id(), message)),
                     Some(Method::ToolCall | Method::MemoryStore | Method::SwarmDelegate) => {
-                        let id = request.id.as_ref().map(|id| id.as_json().to_owned());
-                        Self::Acts(Act::new(id.unwrap_or_default(), &request.method, request.params))
+                        Self::Acts(Act::new(id(), &request.method, request.params))
                     }
                     Some(_) | None => Self::Asks,
                 }
@@ -95,6 +99,8 @@ pub(crate) struct Delivered {
     pub(crate) outlet: Arc<Queue>,
     /// What answers nothing; only with a client's first message.
     pub(crate) notices: Option<Arc<Queue>>,
+    /// Its place among all messages of the door.
+    pub(crate) order: u64,
 }
 
 /// All clients of one door.
@@ -112,6 +118,9 @@ struct Inner {
     over: CancellationToken,
     open: Mutex<HashMap<String, (u64, Client)>>,
     serial: AtomicU64,
+    /// By client: the place of the latest `claw.initialize` or `claw.shutdown` that was answered.
+    latest: Mutex<HashMap<String, u64>>,
+    steady: Steady,
 }
 
 impl Guests {
@@ -126,11 +135,9 @@ impl Guests {
         (kept, vault): (PathBuf, Option<Vault>),
     ) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
-        let answers = Answers::open(
-            kept.join(format!("{door}-answers")),
-            host.options().clock.now(),
-            vault,
-        )?;
+        let steady = Steady::new(Arc::clone(&host.options().clock));
+        present(&kept, door, steady.now());
+        let answers = Answers::open(kept.join(format!("{door}-answers")), steady.now(), vault)?;
         Ok(Self(Arc::new(Inner {
             answers,
             host,
@@ -141,6 +148,8 @@ impl Guests {
             over: CancellationToken::new(),
             open: Mutex::default(),
             serial: AtomicU64::new(0),
+            latest: Mutex::default(),
+            steady,
         })))
     }
 
@@ -175,6 +184,7 @@ impl Guests {
             if fresh && *kind != Kind::Hello {
                 self.greet_for(name, &client).await;
             }
+            let order = self.0.serial.fetch_add(1, Ordering::Relaxed);
             let reply = Arc::new(Outbox::default());
             let outlet = reply.outlet();
             let letter = Letter {
@@ -186,6 +196,7 @@ impl Guests {
                 return Ok(Delivered {
                     outlet,
                     notices: fresh.then(|| Arc::clone(&client.notices)),
+                    order,
                 });
             }
             tokio::task::yield_now().await;
@@ -213,7 +224,7 @@ impl Guests {
             rights,
             Ends::SilentOrShutDown,
             (&self.0.tasks, &self.0.over),
-            move || leave(&inner, &gone, serial),
+            move |how| leave(&inner, &gone, serial, how),
         );
         open.insert(name.to_owned(), (serial, client.clone()));
         Ok((client, true))
@@ -235,32 +246,57 @@ impl Guests {
         client.send(letter).await;
     }
 
-    /// Notes what an answer changes: an answered `claw.initialize` is kept, an answered `claw.shutdown` forgets it.
-    pub(crate) fn settled(&self, name: &str, kind: &Kind, message: &[u8], answer: &[u8]) {
+    /// Notes what an answer changes, before it is given away: an answered `claw.initialize` is kept, an answered `claw.shutdown`
+    /// forgets it. A client that has read the answer may send its next message at once. Answers of one client may come here in
+    /// another order than its messages did: the latest message counts.
+    pub(crate) fn settled(&self, name: &str, kind: &Kind, (order, message): (u64, &[u8]), answer: &[u8]) {
         let done = || {
             serde_json::from_slice::<serde_json::Value>(answer)
                 .is_ok_and(|answer| answer.get("result").is_some())
         };
-        match kind {
-            Kind::Hello if done() => self.0.keep(name, message),
-            Kind::Bye if done() => self.0.forget(name),
-            Kind::Hello | Kind::Bye | Kind::Acts(_) | Kind::Asks | Kind::Tells | Kind::Bad(_) => {}
+        if !matches!(kind, Kind::Hello | Kind::Bye(_)) || !done() {
+            return;
+        }
+        let mut latest = self.0.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.get(name).is_some_and(|known| *known > order) {
+            return;
+        }
+        if latest.len() >= MOST {
+            latest.clear();
+        }
+        latest.insert(name.to_owned(), order);
+        if *kind == Kind::Hello {
+            self.0.keep(name, message);
+        } else {
+            self.0.forget(name);
         }
     }
 
     /// Keeps the answer to a call, before it is given away.
     pub(crate) fn keep_answer(&self, name: &str, kind: &Kind, answer: &[u8]) {
-        if let Kind::Acts(act) = kind {
-            self.0
-                .answers
-                .keep(name, act, answer, self.0.host.options().clock.now());
+        if let Kind::Acts(act) | Kind::Bye(act) = kind {
+            self.0.answers.keep(name, act, answer, self.0.steady.now());
         }
+    }
+
+    /// How long ago a message was put where it was found, or taken: by the wall clock of then.
+    pub(crate) fn age(&self, at: Timestamp) -> Duration {
+        let running = self.0.host.current().get();
+        if running.is_some_and(|kernel| kernel.is_clock_behind()) {
+            return Duration::MAX;
+        }
+        self.0.steady.since(at)
     }
 
     /// What a call is answered with that this door has answered before (R19). `again`: it was delivered before, so long ago.
     pub(crate) fn answered(&self, name: &str, kind: &Kind, again: Option<Duration>) -> Option<Vec<u8>> {
-        let Kind::Acts(act) = kind else { return None };
-        match self.0.answers.find(name, act, self.0.host.options().clock.now()) {
+        let act = match kind {
+            Kind::Acts(act) => act,
+            // The same words may end another session, so only one that comes again is answered from what is kept.
+            Kind::Bye(act) if again.is_some() => act,
+            Kind::Hello | Kind::Bye(_) | Kind::Asks | Kind::Tells | Kind::Bad(_) => return None,
+        };
+        match self.0.answers.find(name, act, self.0.steady.now()) {
             Some(Known::Answer(answer)) => Some(answer.line(&act.id)),
             Some(Known::Reused) => {
                 let message = "this request id was used with other arguments";
@@ -319,13 +355,34 @@ fn silent_for(at: std::time::SystemTime) -> Duration {
     at.elapsed().unwrap_or_default() // silent-ok: as above
 }
 
-/// A client's connection has ended. Where the host ends, its session goes on after the next start.
-fn leave(inner: &Weak<Inner>, name: &str, serial: u64) {
+/// What was kept in the future, before the wall clock was set back, counts from now: it would be kept for as long as the clock was
+/// set back.
+fn present(kept: &Path, door: &str, now: Timestamp) {
+    let now = std::time::UNIX_EPOCH + Duration::from_micros(u64::try_from(now.0).unwrap_or(0));
+    for entry in fs::read_dir(kept).into_iter().flatten().flatten() {
+        let own = entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(&format!("{door}-"));
+        let ahead = entry
+            .metadata()
+            .and_then(|kept| kept.modified())
+            .is_ok_and(|at| at > now);
+        if own && ahead {
+            // silent-ok: then a session is remembered for longer
+            let _set = File::open(entry.path()).and_then(|file| file.set_modified(now));
+        }
+    }
+}
+
+/// A client's connection has ended. Where the host ends, its session goes on after the next start. What `claw.shutdown` ends was
+/// forgotten with its answer: the client may have initialized again since.
+fn leave(inner: &Weak<Inner>, name: &str, serial: u64, how: How) {
     let Some(inner) = inner.upgrade() else { return };
     let mut open = inner.open.lock().unwrap_or_else(PoisonError::into_inner);
     if open.get(name).is_some_and(|(known, _)| *known == serial) {
         open.remove(name);
-        if !inner.over.is_cancelled() {
+        if how == How::Silent && !inner.over.is_cancelled() {
             inner.forget(name);
         }
     }
@@ -409,7 +466,9 @@ mod tests {
 
     use std::time::SystemTime;
 
-    use super::{Kind, SILENCE, silent_for, unknown_outcome};
+    use clawk_kernel::time::Timestamp;
+
+    use super::{Kind, SILENCE, present, silent_for, unknown_outcome};
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "times of files are the wall clock's")]
@@ -419,6 +478,29 @@ mod tests {
         assert!(silent_for(now + hour) < SILENCE, "the clock went back an hour");
         assert!(silent_for(now - hour / 2) < SILENCE);
         assert!(silent_for(now - hour * 2) >= SILENCE, "real silence");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "times of files are the wall clock's")]
+    fn a_session_that_was_kept_before_the_clock_was_set_back_counts_from_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let year = Duration::from_secs(365 * 86_400);
+        let file = |name: &str, at: SystemTime| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "{}").unwrap();
+            let file = std::fs::File::open(&path).unwrap();
+            file.set_modified(at).unwrap();
+            path
+        };
+        let (ahead, old) = (file("dir-a.json", now + year), file("dir-b.json", now - year));
+        let other = file("nats-a.json", now + year);
+        let micros = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+        present(folder.path(), "dir", Timestamp(i64::try_from(micros).unwrap()));
+        let modified = |path: &std::path::Path| std::fs::metadata(path).unwrap().modified().unwrap();
+        assert!(modified(&ahead) <= now);
+        assert!(silent_for(modified(&old)) >= SILENCE, "as it was");
+        assert!(modified(&other) > now, "another door's");
     }
 
     #[test]

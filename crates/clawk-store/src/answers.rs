@@ -53,11 +53,12 @@ impl Answers {
             older: vec![0; words],
             since: Timestamp(i64::MIN),
         };
-        let mut select = connection.prepare("SELECT bucket, last FROM answer_buckets ORDER BY bucket")?;
+        let mut select = connection.prepare("SELECT bucket FROM answer_buckets ORDER BY bucket")?;
         let rows = select.query_map([], |row| {
+            // How long ago that was is not known: the machine may have been off, or its clock set.
             Ok(Bucket {
                 number: row.get(0)?,
-                last: Timestamp(row.get(1)?),
+                last: Timestamp(i64::MAX),
             })
         })?;
         for bucket in rows {
@@ -155,7 +156,7 @@ impl Answers {
     }
 }
 
-/// Removes buckets whose newest answer is older than answers are kept. A bucket that a crash left open counts from now.
+/// Removes buckets whose newest answer is older than answers are kept. A bucket of an earlier run counts from now.
 fn forget_old(connection: &Connection, buckets: &mut Vec<Bucket>, now: Timestamp) -> rusqlite::Result<()> {
     let oldest = now.plus_millis(-ANSWER_KEPT_MS);
     let (old, kept): (Vec<Bucket>, Vec<Bucket>) = buckets.iter().partition(|bucket| bucket.last < oldest);

@@ -117,7 +117,7 @@ pub(crate) async fn withdraw(calls: &Calls, ids: impl Iterator<Item = &RequestId
 /// The answer to a question whose call an earlier run of the agent left behind: kept until the call comes again. It
 /// covers that call alone, whatever it says of later ones: their standing is given where the call is.
 async fn to_open(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
-    let (thread, question) = match calls.desk.settle_open(id, reply, calls.scribe.now()) {
+    let (thread, question) = match calls.desk.settle_open(id, reply, calls.clock().monotonic_us()) {
         Ok(open) => open,
         Err(reception) => return reception,
     };

@@ -13,7 +13,6 @@ use crate::event::Thread;
 use crate::notice::{Answer, Question};
 use crate::roles::Person;
 use crate::sheet::Seen;
-use crate::time::Timestamp;
 use crate::witness::Grant;
 
 /// How long an answer that came before its question waits for it, milliseconds (R18).
@@ -281,7 +280,7 @@ impl Desk {
         self.open_ones().get(request_id).map(|open| open.request_hash)
     }
 
-    /// Gives an open question its answer.
+    /// Gives an open question its answer; `now_us` is of the monotonic clock.
     ///
     /// # Errors
     /// There is none, it lapsed, it has one; or the answer is a yes of who has not seen it whole.
@@ -289,11 +288,11 @@ impl Desk {
         &self,
         request_id: &RequestId,
         reply: &Reply,
-        now: Timestamp,
+        now_us: u64,
     ) -> Result<(Thread, Question), Reception> {
         let mut all = self.open_ones();
         let open = all.get_mut(request_id).ok_or(Reception::Nothing)?;
-        if open.reply.is_some() || open.question.expires_at < now {
+        if open.reply.is_some() || open.question.until_us < now_us {
             return Err(Reception::Nothing);
         }
         if !reply.counts(&open.question) {
@@ -358,8 +357,8 @@ impl Desk {
         }
     }
 
-    /// What waits for an answer now.
-    pub(crate) fn pending(&self, now: Timestamp) -> Vec<Question> {
+    /// What waits for an answer now, by the monotonic clock.
+    pub(crate) fn pending(&self, now_us: u64) -> Vec<Question> {
         let open = self.open_ones();
         let mut found: Vec<Question> = self
             .calls()
@@ -371,7 +370,7 @@ impl Desk {
             .collect();
         let waiting = open
             .values()
-            .filter(|open| open.reply.is_none() && open.question.expires_at > now);
+            .filter(|open| open.reply.is_none() && open.question.until_us > now_us);
         found.extend(waiting.map(|open| open.question.clone()));
         drop(open);
         found.sort_by_key(|question| (question.expires_at, question.number()));

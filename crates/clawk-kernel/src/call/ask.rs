@@ -63,7 +63,7 @@ impl Asking<'_> {
             Some(reply) => (self.counted(&reply)?, Some(reply)),
             None => self.wait(record, &question, approval).await?,
         };
-        if matches!(by, Approver::Person(_)) && self.calls.scribe.now() > question.expires_at {
+        if matches!(by, Approver::Person(_)) && self.calls.clock().monotonic_us() > question.until_us {
             let changed = format!("it lapsed at {}", question.expires_at);
             return Err(record.voided(&changed));
         }
@@ -111,9 +111,10 @@ impl Asking<'_> {
         question: &Question,
         approval: Approval,
     ) -> Result<(Approver, Option<Reply>), CallError> {
-        let left_us = question.expires_at.0.saturating_sub(self.calls.scribe.now().0);
-        let left_ms = u64::try_from(left_us).unwrap_or(0).div_ceil(1000);
-        let silence = self.calls.clock().silence(&question.request_id, left_ms);
+        let silence = self
+            .calls
+            .clock()
+            .silence(&question.request_id, self.calls.left_ms(question));
         let answer = self.seat.ask(question.clone());
         // A plan was shown as a whole.
         if question.step.is_none() {
@@ -246,6 +247,10 @@ impl Asking<'_> {
             reason: reason.unwrap_or("a policy rule asks for approval").to_owned(),
             explanation,
             expires_at: calls.scribe.now().plus_millis(timeout_ms),
+            until_us: calls
+                .clock()
+                .monotonic_us()
+                .saturating_add(approval.timeout_ms.saturating_mul(1000)),
             default_if_timeout: default_word(approval.default_if_timeout),
             cost: self.cost(),
             folder: self.folder(),

@@ -27,6 +27,7 @@ use crate::judge::Classifier;
 use crate::lifecycle::Life;
 use crate::member::Member;
 use crate::memory::Memories;
+use crate::notice::Question;
 use crate::output::{Cuts, Shown};
 use crate::place::Search;
 use crate::ports::{Later, Look, RunError, RunOutcome, ToolRunner};
@@ -119,6 +120,12 @@ impl Calls {
             .filter(offered)
             .filter_map(|name| self.catalog.of_team(name))
             .collect()
+    }
+
+    /// Milliseconds until this question lapses.
+    pub(crate) fn left_ms(&self, question: &Question) -> u64 {
+        let left_us = question.until_us.saturating_sub(self.clock().monotonic_us());
+        left_us.div_ceil(1000)
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {

@@ -231,10 +231,10 @@ async fn elsewhere(
     (key, request_hash): (AnswerKey, clawk_proto::Digest),
     id: &RequestId,
 ) -> Result<ToolCallResult, CallError> {
-    let (journal, now) = (&**calls.scribe.journal(), || calls.scribe.now());
+    let journal = &**calls.scribe.journal();
     let until = tokio::time::Instant::now() + ELSEWHERE;
     loop {
-        match calls.dedup.recorded(key, request_hash, journal, now()).await? {
+        match calls.dedup.recorded(key, request_hash, journal).await? {
             Some(Claim::Answered(Stored::Call(answer))) => return answer,
             Some(_) => {
                 return Err(CallError::RequestIdReused {

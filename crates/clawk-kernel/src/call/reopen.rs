@@ -68,7 +68,20 @@ impl Kept {
         }
     }
 
-    fn open(self, session: SessionId, request_id: RequestId, request_hash: Digest) -> Open {
+    /// Milliseconds until it lapses; none: it has. A wall clock that was set back meanwhile gives it no more time than it had at
+    /// first, and one that was set forward takes it away.
+    fn left_ms(&self, now: Timestamp) -> Option<u64> {
+        let left_us = self.expires_at_us.saturating_sub(now.0);
+        let left_us = u64::try_from(left_us).ok().filter(|left| *left > 0)?; // silent-ok: past is lapsed
+        Some(left_us.div_ceil(1000).min(self.timeout_ms))
+    }
+
+    fn open(
+        self,
+        (session, request_id, request_hash): (SessionId, RequestId, Digest),
+        (now, now_us, left_ms): (Timestamp, u64, u64),
+    ) -> Open {
+        let left = i64::try_from(left_ms).unwrap_or(i64::MAX);
         let default = if self.timeout_allows {
             TimeoutDefault::Allow
         } else {
@@ -84,7 +97,8 @@ impl Kept {
                 rule_id: self.rule_id,
                 reason: self.reason,
                 explanation: self.explanation,
-                expires_at: Timestamp(self.expires_at_us),
+                expires_at: Timestamp(self.expires_at_us).min(now.plus_millis(left)),
+                until_us: now_us.saturating_add(left_ms.saturating_mul(1000)),
                 default_if_timeout: default_word(default),
                 cost: self.cost,
                 folder: self.folder,
@@ -147,26 +161,44 @@ pub(crate) async fn reopen(
     Ok(ids)
 }
 
-/// The question of an event, if it is still open at `now` and anybody may take its call up again.
-pub(crate) fn question_of(event: &Recorded, now: Timestamp) -> Option<Question> {
+/// The question of an event, if it is still open and anybody may take its call up again.
+pub(crate) fn question_of(event: &Recorded, calls: &Calls) -> Option<Question> {
     let fields: Fields = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
-    kept_of(event, &fields, now).map(|open| open.question)
+    let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
+    opened(event, kept_of(event, &fields)?, clocks).map(|open| open.question)
 }
 
-fn kept_of(event: &Recorded, fields: &Fields, now: Timestamp) -> Option<Open> {
+/// What is kept of a question whose call anybody may take up again.
+fn kept_of(event: &Recorded, fields: &Fields) -> Option<(Kept, RequestId, Digest)> {
     let (id, hash) = (fields.request_id.as_ref()?, fields.request_hash?);
     let content = event.content.as_ref()?;
     // silent-ok: what was erased or is of another version can't be judged again, so it is not open
     let kept: Kept = serde_json::from_slice(&content.bytes).ok()?;
     let request_id = RequestId::parse(id).ok()?; // silent-ok: as above
     // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
-    let open = kept.expires_at_us > now.0 && kept.door != "skill";
-    open.then(|| kept.open(event.session, request_id, hash))
+    (kept.door != "skill").then_some((kept, request_id, hash))
+}
+
+/// The question, if it has not lapsed.
+fn opened(
+    event: &Recorded,
+    (kept, id, hash): (Kept, RequestId, Digest),
+    (now, now_us): (Timestamp, u64),
+) -> Option<Open> {
+    let left_ms = kept.left_ms(now)?;
+    Some(kept.open((event.session, id, hash), (now, now_us, left_ms)))
+}
+
+/// Tells of a question that nobody can answer any more. Its call asks again, if it comes.
+fn tell_lapsed((kept, id, _): &(Kept, RequestId, Digest)) {
+    let expired = Timestamp(kept.expires_at_us);
+    tracing::warn!(request_id = %id, tool = %kept.tool, %expired, "a question lapsed while the agent did not run");
 }
 
 /// Every question that is open by the record, those that expire first at the front.
 pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalError> {
-    let now = calls.scribe.now();
+    let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
+    let now = clocks.0;
     // By request, with the row of the question: what came before it was about an earlier request of that id.
     let mut open: BTreeMap<(SessionId, String), (u64, Open)> = BTreeMap::new();
     let mut first_row = u64::MAX;
@@ -177,7 +209,13 @@ pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalEr
         ..Scan::default()
     };
     all(calls, scan, |event, fields| {
-        if let Some(kept) = kept_of(event, &fields, now) {
+        let Some(kept) = kept_of(event, &fields) else {
+            return;
+        };
+        if kept.0.expires_at_us <= now.0 && calls.dedup.was_ahead(Timestamp(kept.0.expires_at_us)) {
+            tell_lapsed(&kept);
+        }
+        if let Some(kept) = opened(event, kept, clocks) {
             first_row = first_row.min(event.row);
             let id = kept.question.request_id.as_str().to_owned();
             open.insert(

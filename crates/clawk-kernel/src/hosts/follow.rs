@@ -120,7 +120,7 @@ fn see(agent: &Agent, hosts: &Hosts, event: &Recorded) {
             lock(&hosts.asked).retain(|_, question| question.session != event.session);
         }
         kind::APPROVAL_REQUESTED => {
-            if let Some(question) = call::question_of(event, calls.scribe.now()) {
+            if let Some(question) = call::question_of(event, calls) {
                 lock(&hosts.asked).insert(question.request_id.clone(), question.clone());
                 calls.desk.announce(question);
             }

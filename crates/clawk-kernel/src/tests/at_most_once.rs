@@ -168,6 +168,48 @@ async fn a_wall_clock_that_jumps_makes_no_id_new() {
     assert_eq!(rig.runner.runs().len(), 4);
 }
 
+/// The clock is set while the agent is down: what was answered right before is not done again, and it is not known for ever.
+#[tokio::test]
+async fn a_clock_that_is_set_between_a_crash_and_the_next_start_makes_no_id_new() {
+    for off_ms in [365 * 86_400_000, 86_400_000, -3_600_000, -365 * 86_400_000] {
+        let rig = rig(agent(allow_all()));
+        let asked = || params("write", json!({"n": 1}), 1);
+        let kernel = rig.start().await;
+        let session = rpc(&kernel).await;
+        kernel.call(session, asked()).await.unwrap();
+        rig.clock.set_off_ms(off_ms);
+        let kernel = rig.start().await;
+        assert_eq!(kernel.is_clock_behind(), off_ms < 0);
+        let session = rpc(&kernel).await;
+        rig.clock.advance_ms(200_000);
+        kernel.call(session, asked()).await.unwrap();
+        assert_eq!(rig.runner.runs().len(), 1, "the clock is off by {off_ms} ms");
+        // Five minutes after that answer is at hand here, it is a new request, whatever the clock says.
+        rig.clock.advance_ms(301_000);
+        kernel.call(session, asked()).await.unwrap();
+        assert_eq!(rig.runner.runs().len(), 2, "the clock is off by {off_ms} ms");
+    }
+}
+
+#[tokio::test]
+async fn answers_beyond_those_at_hand_are_found_although_the_wall_clock_was_set() {
+    for off_ms in [86_400_000, -86_400_000] {
+        let rig = rig(agent(allow_all()));
+        let kernel = rig.start().await;
+        let session = rpc(&kernel).await;
+        let asked = |n| params("write", json!({"n": n}), n);
+        rig.clock.set_off_ms(off_ms);
+        for n in 0..2200 {
+            kernel.call(session, asked(n)).await.unwrap();
+        }
+        let runs = rig.runner.runs().len();
+        for n in (0..2200).step_by(97) {
+            kernel.call(session, asked(n)).await.unwrap();
+        }
+        assert_eq!(rig.runner.runs().len(), runs, "the clock is off by {off_ms} ms");
+    }
+}
+
 /// Stops the machine after every single event of a call and restarts: the effect is never repeated, and what is not
 /// known is said to be unknown.
 #[tokio::test]

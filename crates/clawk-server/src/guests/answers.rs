@@ -60,6 +60,17 @@ impl Act {
         }
     }
 
+    /// Of a message that has no request id: the same bytes are the same request.
+    pub(crate) fn of_message(id: String, message: &[u8]) -> Self {
+        let digest: [u8; 32] = Sha256::digest(message).into();
+        Self {
+            id,
+            method: "claw.shutdown".to_owned(),
+            request_id: Some(hex(&digest)),
+            digest,
+        }
+    }
+
     /// Under which its answer is kept; none where it has no request id.
     pub(crate) fn key(&self, client: &str) -> Option<Key> {
         let id = self.request_id.as_deref()?;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clawk_kernel::sheet::Seen;
-use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::{Answer, Breadth, Kernel, Person, Question, Reply};
 use rmcp::RoleServer;
 use rmcp::model::{ElicitRequestParams, ElicitationAction};
@@ -50,8 +49,7 @@ impl Elicitor {
             },
         }));
         let Ok(params) = params else { return };
-        let left_ms = question.expires_at.as_millis() - SystemClock::default().now().as_millis();
-        let limit = Duration::from_millis(u64::try_from(left_ms).unwrap_or(1));
+        let limit = Duration::from_millis(self.kernel.left_ms(question).max(1));
         let answered = match self
             .peer
             .create_elicitation_with_timeout(params, Some(limit))

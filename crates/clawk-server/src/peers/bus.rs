@@ -11,7 +11,7 @@ use std::time::Duration;
 use clawk_client::queue::Names;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Errand, Later, Reports, Worked};
-use clawk_kernel::time::Clock;
+use clawk_kernel::time::{Clock, Steady};
 use clawk_kernel::{Door, Kernel, KernelError, Role};
 use clawk_proto::method::{DelegateParams, Method, ReportParams};
 use clawk_proto::{RequestId, SessionId};
@@ -126,21 +126,21 @@ fn absent(kind: &BusKind) -> Result<(), QueueError> {
 }
 
 async fn connect(options: &BusOptions) -> Result<Arc<dyn Carries>, QueueError> {
-    let clock = &options.clock;
     match &options.kind {
         BusKind::File(path) => {
+            let clock = &options.clock;
             let open = |lane: Lane| async move { File::open(clock, path, lane) };
             Ok(Arc::new(Bus::new(options, open).await?))
         }
         #[cfg(feature = "nats")]
         BusKind::Nats(server) => {
-            let open = |lane: Lane| async move { crate::queue::nats::Jet::open(clock, server, &lane).await };
+            let open = |lane: Lane| async move { crate::queue::nats::Jet::open(server, &lane).await };
             Ok(Arc::new(Bus::new(options, open).await?))
         }
         #[cfg(feature = "redis")]
         BusKind::Redis(server) => {
             let open = |lane: Lane| async move {
-                let streams = crate::queue::redis::Streams::new(clock, server, lane)?;
+                let streams = crate::queue::redis::Streams::new(server, lane)?;
                 streams.reader().await?;
                 Ok(streams)
             };
@@ -170,6 +170,7 @@ struct Bus<B> {
     ends: BTreeMap<String, Ends<B>>,
     gone: AtomicBool,
     claims: Claims,
+    steady: Steady,
 }
 
 impl<B: Broker> Bus<B> {
@@ -220,6 +221,7 @@ impl<B: Broker> Bus<B> {
             ends,
             gone: AtomicBool::new(false),
             claims: Claims::default(),
+            steady: Steady::new(Arc::clone(&options.clock)),
         })
     }
 
@@ -333,7 +335,7 @@ impl<B: Broker> Bus<B> {
         let most = limits
             .and_then(|limits| limits.timeout_ms)
             .map(Duration::from_millis);
-        if most.is_some_and(|most| parcel.age > most) {
+        if most.is_some_and(|most| self.steady.since(parcel.put) > most) {
             return Err("its time was over before anybody took it".to_owned());
         }
         Ok(asked.params)

@@ -18,6 +18,7 @@ use std::time::Duration;
 use clawk_client::queue::Names;
 use clawk_egress::Url;
 use clawk_kernel::Role;
+use clawk_kernel::time::Timestamp;
 use clawk_proto::rpc::{Id, write_error};
 use clawk_proto::{ErrorCode, RpcError};
 use serde::Deserialize;
@@ -153,8 +154,8 @@ pub(crate) struct Parcel<R> {
     pub(crate) message: Vec<u8>,
     /// How often it was delivered, this time included.
     pub(crate) tries: u64,
-    /// Since it was put into the queue.
-    pub(crate) age: Duration,
+    /// When it was put into the queue, by the broker's wall clock.
+    pub(crate) put: Timestamp,
     pub(crate) receipt: R,
 }
 
@@ -278,14 +279,14 @@ impl<B: Broker> Door<B> {
                 )
                 .with(json!({"reason": "too_long", "max_message_bytes": most})),
             ),
-            Kind::Hello | Kind::Bye | Kind::Acts(_) | Kind::Asks | Kind::Tells => None,
+            Kind::Hello | Kind::Bye(_) | Kind::Acts(_) | Kind::Asks | Kind::Tells => None,
         };
         let to = self.home(&parcel);
         if let Some(refusal) = refusal {
             self.publish(&to, &parcel.client, &no_id(&refusal)).await;
             return self.bury(&parcel, &refusal.message).await;
         }
-        let again = (parcel.tries > 1).then_some(parcel.age);
+        let again = (parcel.tries > 1).then(|| self.guests.age(parcel.put));
         if let Some(answer) = self.guests.answered(&parcel.client, &kind, again) {
             if self.publish(&to, &parcel.client, &answer).await {
                 self.acknowledge(&parcel).await;
@@ -306,7 +307,8 @@ impl<B: Broker> Door<B> {
                 }
                 let door = Arc::clone(self);
                 self.guests.spawn(async move {
-                    door.answer(&parcel, &kind, &to, &delivered.outlet).await;
+                    door.answer(&parcel, &kind, &to, (delivered.order, &delivered.outlet))
+                        .await;
                     drop(place);
                 });
             }
@@ -333,7 +335,13 @@ impl<B: Broker> Door<B> {
     }
 
     /// Publishes what comes of a message; acknowledged when its answer is in a queue.
-    async fn answer(&self, parcel: &Parcel<B::Receipt>, kind: &Kind, to: &str, outlet: &Queue) {
+    async fn answer(
+        &self,
+        parcel: &Parcel<B::Receipt>,
+        kind: &Kind,
+        to: &str,
+        (order, outlet): (u64, &Queue),
+    ) {
         let mut done = *kind == Kind::Tells;
         loop {
             match timeout(PROGRESS, outlet.next()).await {
@@ -342,12 +350,11 @@ impl<B: Broker> Door<B> {
                     for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                         if is_answer(line) {
                             self.guests.keep_answer(&parcel.client, kind, line);
+                            let said = (order, parcel.message.as_slice());
+                            self.guests.settled(&parcel.client, kind, said, line);
                         }
                         let published = self.publish(to, &parcel.client, line).await;
-                        if is_answer(line) && published {
-                            self.guests.settled(&parcel.client, kind, &parcel.message, line);
-                            done = true;
-                        }
+                        done |= is_answer(line) && published;
                     }
                 }
                 Err(_) => {

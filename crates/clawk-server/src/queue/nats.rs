@@ -12,7 +12,7 @@ use async_nats::jetstream::stream::{
 };
 use clawk_client::queue::{CLIENT, Names, REASON, REPLY_TO};
 use clawk_egress::Url;
-use clawk_kernel::time::Clock;
+use clawk_kernel::time::Timestamp;
 use clawk_secrets::Env;
 use futures::StreamExt as _;
 use tokio::sync::Mutex;
@@ -44,9 +44,8 @@ impl Nats {
     /// # Errors
     /// The server can't be reached, has no JetStream, or does not let us in.
     pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
-        let clock = Arc::clone(&host.options().clock);
         let lane = Lane::of_agent(&Names::new(&options.swarm, &options.agent));
-        let jet = patiently(|| Jet::open(&clock, &options.server, &lane)).await?;
+        let jet = patiently(|| Jet::open(&options.server, &lane)).await?;
         Ok(Self(Door::new(jet, host, "nats", options)?))
     }
 
@@ -57,7 +56,7 @@ impl Nats {
 }
 
 impl Jet {
-    pub(crate) async fn open(clock: &Arc<dyn Clock>, server: &Url, lane: &Lane) -> Result<Self, QueueError> {
+    pub(crate) async fn open(server: &Url, lane: &Lane) -> Result<Self, QueueError> {
         let tls = clawk_egress::tls_config(&Env::Process).map_err(broker)?;
         let connect = async_nats::ConnectOptions::new()
             .name("clawk")
@@ -111,7 +110,6 @@ impl Jet {
             .await
             .map_err(broker)?;
         Ok(Self {
-            clock: Arc::clone(clock),
             client,
             context,
             stored: lane.puts.iter().map(|(queue, _)| queue.clone()).collect(),
@@ -156,7 +154,6 @@ async fn owners(context: &Context, subject: &str) -> Result<Stream, QueueError> 
 }
 
 pub(crate) struct Jet {
-    clock: Arc<dyn Clock>,
     client: async_nats::Client,
     context: Context,
     stored: Vec<String>,
@@ -168,11 +165,6 @@ pub(crate) struct Jet {
 }
 
 impl Jet {
-    fn since(&self, unix_ms: i64) -> Duration {
-        let now_ms = self.clock.now().0 / 1000;
-        Duration::from_millis(u64::try_from(now_ms.saturating_sub(unix_ms)).unwrap_or(0))
-    }
-
     fn headers(client: &str, id: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", id);
@@ -213,9 +205,9 @@ impl Broker for Jet {
                 ));
             }
         };
-        let (tries, published_ms) = message.info().map_or((1, i64::MAX), |info| {
-            let published_ms = info.published.unix_timestamp().saturating_mul(1000);
-            (u64::try_from(info.delivered).unwrap_or(1), published_ms)
+        let (tries, published_us) = message.info().map_or((1, i64::MAX), |info| {
+            let published_us = info.published.unix_timestamp().saturating_mul(1_000_000);
+            (u64::try_from(info.delivered).unwrap_or(1), published_us)
         });
         let header = |name: &str| {
             let headers = message.headers.as_ref()?;
@@ -228,7 +220,7 @@ impl Broker for Jet {
             reply_to,
             message: message.payload.into(),
             tries,
-            age: self.since(published_ms),
+            put: Timestamp(published_us),
             receipt,
         }])
     }

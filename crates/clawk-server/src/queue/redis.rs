@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clawk_client::queue::{CLIENT, MESSAGE, Names, REASON, REPLY_TO};
 use clawk_egress::Url;
-use clawk_kernel::time::Clock;
+use clawk_kernel::time::Timestamp;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamId, StreamPendingCountReply, StreamReadReply};
 use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
@@ -48,7 +48,7 @@ impl Redis {
     /// The server can't be reached, or does not let us in.
     pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
         let lane = Lane::of_agent(&Names::new(&options.swarm, &options.agent));
-        let streams = Streams::new(&host.options().clock, &options.server, lane)?;
+        let streams = Streams::new(&options.server, lane)?;
         // Reached now: a server that is not there is an error of the start.
         patiently(|| streams.reader()).await?;
         Ok(Self(Door::new(streams, host, "redis", options)?))
@@ -61,7 +61,6 @@ impl Redis {
 }
 
 pub(crate) struct Streams {
-    clock: Arc<dyn Clock>,
     client: Client,
     lane: Lane,
     /// Blocking reads have a connection of their own.
@@ -78,11 +77,10 @@ struct Reading {
 }
 
 impl Streams {
-    pub(crate) fn new(clock: &Arc<dyn Clock>, server: &Url, lane: Lane) -> Result<Self, QueueError> {
+    pub(crate) fn new(server: &Url, lane: Lane) -> Result<Self, QueueError> {
         let client = Client::open(server.as_str())
             .map_err(|_| QueueError::Broker("the URL is not one of Redis".to_owned()))?;
         Ok(Self {
-            clock: Arc::clone(clock),
             client,
             lane,
             read: Mutex::default(),
@@ -171,13 +169,6 @@ impl Streams {
         entries(connection, &self.lane, ">", Some(BLOCK_MS)).await
     }
 
-    /// How long ago an entry was added: its id begins with the milliseconds.
-    fn since(&self, id: &str) -> Duration {
-        let added_ms = id.split('-').next().and_then(|ms| ms.parse::<i64>().ok()); // silent-ok: ids of one's own making are old
-        let now_ms = self.clock.now().0 / 1000;
-        Duration::from_millis(u64::try_from(now_ms.saturating_sub(added_ms.unwrap_or(0))).unwrap_or(0))
-    }
-
     /// What waits to be worked on is put there once, however often it is tried, and never cut off.
     async fn put_once(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
         let mut command = redis::cmd("EVAL");
@@ -229,6 +220,12 @@ async fn entries(
     Ok(keys.into_iter().flat_map(|key| key.ids).collect())
 }
 
+/// When an entry was added: its id begins with the milliseconds.
+fn added(id: &str) -> Timestamp {
+    let added_ms = id.split('-').next().and_then(|ms| ms.parse::<i64>().ok()); // silent-ok: ids of one's own making are old
+    Timestamp(added_ms.unwrap_or(0).saturating_mul(1000))
+}
+
 /// A field of an entry.
 fn field(map: &HashMap<String, Value>, name: &str) -> Option<Vec<u8>> {
     match map.get(name)? {
@@ -265,7 +262,7 @@ impl Broker for Streams {
                         reply_to: text(REPLY_TO).or_else(|| text("reply_to")),
                         message: field(&entry.map, MESSAGE).unwrap_or_default(),
                         tries: self.tries(&entry.id).await?,
-                        age: self.since(&entry.id),
+                        put: added(&entry.id),
                         receipt: entry.id,
                     });
                 }

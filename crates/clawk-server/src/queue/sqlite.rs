@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::time::Clock;
+use clawk_kernel::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::{Broker, KEPT, Lane, Parcel, QueueError, broker, no_owners};
@@ -105,7 +105,7 @@ impl File {
             reply_to: None,
             message: found.message,
             tries: found.tries,
-            age: Duration::from_millis(u64::try_from(now.saturating_sub(found.added_ms)).unwrap_or(0)),
+            put: Timestamp(found.added_ms.saturating_mul(1000)),
             receipt: found.id,
         }))
     }

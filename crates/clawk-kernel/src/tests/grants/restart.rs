@@ -125,6 +125,62 @@ async fn what_was_open_keeps_its_expiry_its_arguments_and_what_was_shown() {
     );
 }
 
+/// Set back, the clock gives a question no more time than it had at first; set forward, it takes the question away.
+#[tokio::test]
+async fn a_clock_that_is_set_between_a_crash_and_the_next_start_keeps_no_question_open_for_ever() {
+    for off_ms in [-60_000, -365 * 86_400_000] {
+        let (_dir, rig, _) = place();
+        crashed_asking(&rig, json!({"path": "sub/f"})).await;
+        rig.clock.set_off_ms(off_ms);
+        let kernel = rig.start().await;
+        let open = kernel.pending();
+        assert_eq!(open.len(), 1, "{off_ms}");
+        assert!(kernel.left_ms(&open[0]) <= 300_000, "{off_ms}");
+        let now = crate::time::Clock::now(&*rig.clock);
+        assert!(open[0].expires_at <= now.plus_millis(300_000), "{off_ms}");
+        // While this process lives, what passes counts, and not what the clock says.
+        rig.clock.set_off_ms(off_ms - 86_400_000);
+        rig.clock.advance_ms(299_000);
+        assert_eq!(kernel.pending().len(), 1, "{off_ms}");
+        rig.clock.set_off_ms(off_ms + 86_400_000);
+        assert_eq!(kernel.pending().len(), 1, "{off_ms}");
+        rig.clock.advance_ms(2_000);
+        assert_eq!(kernel.pending(), [], "{off_ms}");
+        let late = kernel.reply(&id(1), reply(Answer::Approve)).await;
+        assert_eq!(late, Reception::Nothing, "{off_ms}");
+        assert_eq!(rig.runner.runs().len(), 0);
+    }
+    let (_dir, rig, _) = place();
+    crashed_asking(&rig, json!({"path": "sub/f"})).await;
+    rig.clock.set_off_ms(86_400_000);
+    let kernel = rig.start().await;
+    assert_eq!(kernel.pending(), []);
+    let late = kernel.reply(&id(1), reply(Answer::Approve)).await;
+    assert_eq!(late, Reception::Nothing);
+}
+
+/// A call waits for its answer, and the wall clock is set meanwhile.
+#[tokio::test]
+async fn a_wall_clock_that_jumps_ends_no_question_of_a_call_that_waits() {
+    for off_ms in [86_400_000, -86_400_000] {
+        let (_dir, rig, _) = place();
+        let kernel = rig.start().await;
+        let session = rpc(&kernel).await;
+        let mut questions = kernel.questions();
+        let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
+        let asked = soon(questions.recv()).await.unwrap();
+        rig.clock.set_off_ms(off_ms);
+        assert_eq!(kernel.pending().len(), 1);
+        assert!(kernel.left_ms(&asked) > 299_000 && kernel.left_ms(&asked) <= 300_000);
+        assert_eq!(
+            kernel.reply(&asked.request_id, reply(Answer::Approve)).await,
+            Reception::Taken
+        );
+        soon(call).await.unwrap().unwrap();
+        assert_eq!(rig.runner.runs().len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn an_orderly_stop_leaves_the_question_open_and_the_turn_goes_on_with_it() {
     let (_dir, mut rig, _) = place();

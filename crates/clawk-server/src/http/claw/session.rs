@@ -72,7 +72,7 @@ impl Sessions {
             rights.clone(),
             Ends::Silent,
             (&app.work, &app.over),
-            move || {
+            move |_| {
                 remove(&open, &gone);
                 drop(place);
             },

@@ -264,6 +264,7 @@ mod tests {
             reason: String::new(),
             explanation: Vec::new(),
             expires_at: Timestamp(0),
+            until_us: 0,
             default_if_timeout: "deny",
             cost: None,
             folder: None,
