@@ -36,6 +36,7 @@ use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 
 pub(crate) use agent::{Agent, Request, agent, unknown_effects};
+pub(crate) use egress::of_servers;
 pub(crate) use launch::{Launched, Source, Wired};
 
 use crate::atlases;

@@ -1,4 +1,4 @@
-//! Samples of all eleven runtimes, written after their public documentation: each becomes a manifest that validates, and no
+//! Samples of all eleven runtimes (`samples`), written after their public documentation: each becomes a manifest that validates, and no
 //! secret of it is in any new file.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -22,6 +22,35 @@ fn imported(runtime: Runtime, files: &[(&str, &str)]) -> (Import, String) {
         fs::write(path, content).unwrap();
     }
     let import = import(runtime, &home).unwrap();
+    let text = valid(runtime, &import);
+    (import, text)
+}
+
+/// A copy of the runtime's sample, as it lies in a user's home.
+fn copied(runtime: Runtime) -> TempDir {
+    let old = TempDir::new().unwrap();
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
+    copy(&samples.join(runtime.name()), old.path());
+    old
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Reads the runtime's sample, and checks what holds for every import.
+fn sample(runtime: Runtime) -> (Import, String) {
+    let old = copied(runtime);
+    let import = import(runtime, &old.path().join(runtime.home())).unwrap();
     let text = valid(runtime, &import);
     (import, text)
 }
@@ -71,49 +100,7 @@ fn local(import: &Import) -> String {
 
 #[test]
 fn openclaw() {
-    let (import, text) = imported(
-        Runtime::Openclaw,
-        &[
-            (
-                "openclaw.json",
-                r##"{
-  // Comments and trailing commas are allowed.
-  identity: { name: "Samantha", theme: "helpful sloth" },
-  agents: { defaults: {
-    workspace: "~/.openclaw/workspace",
-    model: { primary: "anthropic/claude-sonnet-4-5", fallbacks: ["house/llama-3.1-8b"] },
-    heartbeat: { every: "30m" },
-  } },
-  models: { providers: { house: { baseUrl: "http://127.0.0.1:4000/v1", apiKey: "CANARY-5f2c-a", api: "openai-responses" } } },
-  channels: {
-    telegram: { enabled: true, botToken: "CANARY-5f2c-b", allowFrom: ["123456789"] },
-    discord: { enabled: true, token: "${DISCORD_TOKEN}", dm: { allowFrom: ["*"] } },
-    signal: { account: "+1555" },
-    slack: { enabled: false, botToken: "CANARY-5f2c-c" },
-  },
-  tools: { deny: ["browser"], elevated: { enabled: true } },
-  gateway: { port: 18789, auth: { token: "CANARY-5f2c-d" } },
-}"##,
-            ),
-            ("workspace/SOUL.md", "Be kind.\n\nBe brief.\n"),
-            ("workspace/USER.md", "The user likes tea.\n"),
-            ("workspace/HEARTBEAT.md", "# Heartbeat\n- Look at the mail\n"),
-            ("workspace/memory/2026-01-02.md", "We talked about boats.\n"),
-            (
-                "workspace/skills/weather/SKILL.md",
-                "---\nname: weather\ndescription: Says how the weather is\nhomepage: https://example.com\n---\nFetch the page and sum it up.\n",
-            ),
-            ("workspace/skills/weather/scripts/get.sh", "echo sunny\n"),
-            (
-                "cron/jobs.json",
-                r#"{"version": 1, "jobs": [
-  {"name": "morning", "enabled": true, "schedule": {"kind": "cron", "expr": "0 7 * * *", "tz": "Europe/Vienna"},
-   "payload": {"kind": "agentTurn", "message": "Sum up the news"}, "delivery": {"to": "123456789"}},
-  {"name": "once", "enabled": true, "schedule": {"kind": "at", "at": "2027-01-01T00:00:00Z"}, "payload": {"message": "Happy new year"}}
-]}"#,
-            ),
-        ],
-    );
+    let (import, text) = sample(Runtime::Openclaw);
     for part in [
         "Be kind.",
         "claude-sonnet-4-5",
@@ -146,30 +133,7 @@ fn openclaw() {
 
 #[test]
 fn zeroclaw() {
-    let config = r#"
-default_provider = "openrouter"
-default_model = "anthropic/claude-sonnet-4-6"
-api_key = "CANARY-5f2c"
-[autonomy]
-level = "full"
-allowed_commands = ["git", "ls"]
-max_cost_per_day_cents = 500
-[agent]
-max_tool_iterations = 12
-[agents.researcher]
-provider = "openrouter"
-model = "x/y"
-api_key = "CANARY-5f2c-1"
-[channels_config.telegram]
-bot_token = "CANARY-5f2c-2"
-allowed_users = ["alice"]
-[gateway]
-port = 3000
-"#;
-    let (import, text) = imported(
-        Runtime::Zeroclaw,
-        &[("config.toml", config), ("workspace/IDENTITY.md", "You are Z.")],
-    );
+    let (import, text) = sample(Runtime::Zeroclaw);
     assert!(
         text.contains("anthropic/claude-sonnet-4-6") && text.contains("openrouter.ai"),
         "{text}"
@@ -192,23 +156,7 @@ port = 3000
 
 #[test]
 fn nanobot() {
-    let config = r#"{
-  "agents": {"defaults": {"model": "anthropic/claude-opus-4-5", "maxToolIterations": 20}},
-  "providers": {"openrouter": {"apiKey": "CANARY-5f2c"}, "anthropic": {"apiKey": "${ANTHROPIC_KEY}"}},
-  "channels": {"telegram": {"enabled": true, "token": "CANARY-5f2c-2", "allowFrom": ["1|ann"]},
-               "email": {"enabled": true, "imapHost": "mail.example.com", "imapPort": 993, "imapUsername": "a@example.com",
-                         "imapPassword": "CANARY-5f2c-3", "smtpHost": "mail.example.com", "allowFrom": ["b@example.com"]}},
-  "tools": {"restrictToWorkspace": false, "mcpServers": {
-     "github": {"command": "npx", "args": ["-y", "some-server"], "env": {"GITHUB_TOKEN": "CANARY-5f2c-4", "MODE": "fast"}},
-     "remote": {"url": "https://example.com/mcp/", "headers": {"Authorization": "Bearer ${REMOTE}"}}}}
-}"#;
-    let (import, text) = imported(
-        Runtime::Nanobot,
-        &[
-            ("config.json", config),
-            ("workspace/memory/MEMORY.md", "Likes tea."),
-        ],
-    );
+    let (import, text) = sample(Runtime::Nanobot);
     assert!(
         text.contains("stdio:///usr/bin/env?arg=npx&arg=-y&arg=some-server"),
         "{text}"
@@ -235,20 +183,7 @@ fn nanobot() {
 
 #[test]
 fn picoclaw() {
-    let config = r#"{
-  "agents": {"defaults": {"model_name": "gpt4", "workspace": "~/.picoclaw/workspace"}},
-  "model_list": [{"model_name": "gpt4", "model": "openai/gpt-5.2", "api_key": "CANARY-5f2c"}],
-  "channels": {"line": {"enabled": true, "channel_secret": "CANARY-5f2c-1", "channel_access_token": "CANARY-5f2c-2", "allow_from": ["U1"]},
-               "maixcam": {"enabled": true, "port": 1}},
-  "heartbeat": {"enabled": true, "interval": 30}
-}"#;
-    let (import, text) = imported(
-        Runtime::Picoclaw,
-        &[
-            ("config.json", config),
-            ("workspace/HEARTBEAT.md", "Look around."),
-        ],
-    );
+    let (import, text) = sample(Runtime::Picoclaw);
     assert!(
         text.contains("gpt-5.2") && text.contains("*/30 * * * *") && text.contains("\"line\""),
         "{text}"
@@ -258,17 +193,7 @@ fn picoclaw() {
 
 #[test]
 fn ironclaw() {
-    let env = "LLM_BACKEND=openai_compatible\nLLM_BASE_URL=https://models.example.com/v1\nLLM_API_KEY=CANARY-5f2c\nLLM_MODEL=big/model\nDATABASE_URL=postgres://u:CANARY-5f2c@h/d\n";
-    let (import, text) = imported(
-        Runtime::Ironclaw,
-        &[
-            (".env", env),
-            (
-                "config.toml",
-                "[agent]\nname = \"iron\"\n[heartbeat]\nenabled = true\n",
-            ),
-        ],
-    );
+    let (import, text) = sample(Runtime::Ironclaw);
     assert!(
         text.contains("big/model") && text.contains("models.example.com") && text.contains("iron"),
         "{text}"
@@ -278,17 +203,7 @@ fn ironclaw() {
 
 #[test]
 fn zeptoclaw() {
-    let config = r#"{
-  "agents": {"defaults": {"model": "claude-sonnet-4-5-20250929", "max_tool_iterations": 9}},
-  "providers": {"default": "anthropic", "anthropic": {"api_key": "CANARY-5f2c"}, "openai": {"api_key": "CANARY-5f2c-1", "model": "gpt-5.1"},
-                "fallback": {"enabled": true, "provider": "openai"}, "retry": {"enabled": true, "max_retries": 3}},
-  "channels": {"telegram": {"enabled": true, "token": "CANARY-5f2c-2"}},
-  "safety": {"enabled": true}
-}"#;
-    let (import, text) = imported(
-        Runtime::Zeptoclaw,
-        &[("config.json", config), ("skills/tidy/SKILL.md", "Tidy up.")],
-    );
+    let (import, text) = sample(Runtime::Zeptoclaw);
     assert!(
         text.contains("claude-sonnet-4-5-20250929") && text.contains("gpt-5.1") && text.contains("tidy"),
         "{text}"
@@ -298,15 +213,7 @@ fn zeptoclaw() {
 
 #[test]
 fn nullclaw() {
-    let config = r#"{
-  "models": {"providers": {"openrouter": {"api_key": "CANARY-5f2c"}}},
-  "agents": {"defaults": {"model": {"primary": "openrouter/anthropic/claude-sonnet-4"}}},
-  "channels": {"cli": true, "telegram": {"accounts": {"main": {"bot_token": "CANARY-5f2c-1", "allow_from": ["7"]},
-      "family": {"bot_token": "CANARY-5f2c-2", "allow_from": ["8"]}}}, "irc": {"accounts": {"x": {"host": "irc.example.com"}}}},
-  "autonomy": {"level": "read_only"},
-  "tunnel": {"provider": "none"}
-}"#;
-    let (import, text) = imported(Runtime::Nullclaw, &[("config.json", config)]);
+    let (import, text) = sample(Runtime::Nullclaw);
     assert!(
         text.contains("anthropic/claude-sonnet-4") && text.contains("telegram-family"),
         "{text}"
@@ -320,32 +227,7 @@ fn nullclaw() {
 
 #[test]
 fn moltis() {
-    let config = r#"
-[identity]
-name = "Molt"
-vibe = "calm"
-[providers.anthropic]
-api_key = "CANARY-5f2c"
-models = ["claude-sonnet-4-5"]
-[providers.groq]
-enabled = false
-api_key = "CANARY-5f2c-0"
-[channels]
-offered = ["telegram"]
-[channels.telegram.my-bot]
-token = "CANARY-5f2c-1"
-dm_policy = "open"
-mention_mode = "always"
-[mcp.servers.files]
-command = "/usr/bin/files"
-args = ["/srv"]
-[tools.exec]
-approval_mode = "never"
-"#;
-    let (import, text) = imported(
-        Runtime::Moltis,
-        &[("moltis.toml", config), ("../../.moltis/USER.md", "Knows Rust.")],
-    );
+    let (import, text) = sample(Runtime::Moltis);
     assert!(
         text.contains("claude-sonnet-4-5") && text.contains("telegram-my-bot") && text.contains("USER.md"),
         "{text}"
@@ -356,15 +238,7 @@ approval_mode = "never"
 
 #[test]
 fn tinyclaw() {
-    let config = r#"{
-  "workspace": {"path": "~/.tinyclaw/workspace", "name": "team"},
-  "models": {"provider": "anthropic", "anthropic": {"model": "sonnet", "auth_token": "CANARY-5f2c"}},
-  "channels": {"enabled": ["discord"], "discord": {"bot_token": "CANARY-5f2c-1"}, "telegram": {"bot_token": "CANARY-5f2c-2"}},
-  "agents": {"coder": {"name": "Coder", "provider": "anthropic", "model": "sonnet", "working_directory": "~/w/coder", "system_prompt": "You write code."},
-             "reviewer": {"name": "Reviewer", "provider": "anthropic", "model": "opus", "working_directory": "~/w/reviewer"}},
-  "teams": {"dev": {"name": "Dev", "agents": ["coder", "reviewer"], "leader_agent": "coder"}}
-}"#;
-    let (import, text) = imported(Runtime::Tinyclaw, &[("settings.json", config)]);
+    let (import, text) = sample(Runtime::Tinyclaw);
     assert!(
         text.contains("leader-worker") && text.contains("discord") && !text.contains("telegram"),
         "{text}"
@@ -379,17 +253,9 @@ fn tinyclaw() {
 
 #[test]
 fn nanoclaw() {
-    let old = TempDir::new().unwrap();
+    let old = copied(Runtime::Nanoclaw);
     let home = old.path().join("nanoclaw");
-    fs::create_dir_all(home.join("groups/main")).unwrap();
-    fs::create_dir_all(home.join("groups/family")).unwrap();
     fs::create_dir_all(home.join("store")).unwrap();
-    fs::write(home.join("groups/main/CLAUDE.md"), "You are Andy.").unwrap();
-    fs::write(
-        home.join(".env"),
-        "ASSISTANT_NAME=Andy\nANTHROPIC_API_KEY=CANARY-5f2c\nTELEGRAM_BOT_TOKEN=CANARY-5f2c-1\n",
-    )
-    .unwrap();
     let database = rusqlite::Connection::open(home.join("store/messages.db")).unwrap();
     database
         .execute_batch(
@@ -409,15 +275,7 @@ fn nanoclaw() {
 
 #[test]
 fn clawlet() {
-    let config = "provider:\n  primary: openrouter\n  openrouter:\n    api_key: CANARY-5f2c\n    model: anthropic/claude-sonnet-4\nchannels:\n  telegram:\n    enabled: true\n    token: CANARY-5f2c-1\nagent:\n  mode: full_exec\n  max_iterations: 15\nstorage:\n  backend: sqlite\n";
-    let (import, text) = imported(
-        Runtime::Clawlet,
-        &[
-            ("config.yaml", config),
-            ("SOUL.md", "A calm soul."),
-            ("USER.md", "Ann."),
-        ],
-    );
+    let (import, text) = sample(Runtime::Clawlet);
     assert!(
         text.contains("A calm soul.") && text.contains("anthropic/claude-sonnet-4"),
         "{text}"

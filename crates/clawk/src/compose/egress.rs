@@ -102,11 +102,17 @@ fn action(manifest: &Manifest) -> Option<ScanAction> {
         .or_else(|| boxed.then_some(ScanAction::Redact))
 }
 
-/// Every secret that the manifest's providers, `clawk.toml`'s tools, `[postgres]` and `[qdrant]` name, where knowing it asks no program: a store's command
+/// Every secret that the manifest's providers and `clawk.toml` name, where knowing it asks no program: a store's command
 /// may ask a person or take seconds, and runs at first use, which is before the value is anywhere.
 pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl Iterator<Item = &'a str> {
     let providers = manifest.providers.iter();
     let providers = providers.filter_map(|provider| provider.auth.secret_ref.as_deref());
+    let at_once = settings.secrets_store.command.is_none();
+    providers.chain(of_servers(settings)).filter(move |_| at_once)
+}
+
+/// Every secret that `clawk.toml` names for tools, memory servers, `[postgres]` and `[qdrant]`.
+pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
     let tools = settings.tools.tools.values().flat_map(|tool| {
         let http = tool.http.iter().flat_map(|http| http.secret_headers.values());
         tool.secret_env
@@ -115,20 +121,12 @@ pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl 
             .chain(http)
             .chain(tool.a2a.iter().flat_map(|other| other.secret_headers.values()))
     });
-    let at_once = settings.secrets_store.command.is_none();
-    providers
-        .chain(tools.map(String::as_str))
+    let stores = settings.memory.stores.values().flat_map(MemoryStore::secrets);
+    tools
+        .chain(stores)
+        .map(String::as_str)
         .chain(settings.postgres.secret_ref.as_deref())
         .chain(settings.qdrant.secret_ref.as_deref())
-        .chain(
-            settings
-                .memory
-                .stores
-                .values()
-                .flat_map(MemoryStore::secrets)
-                .map(String::as_str),
-        )
-        .filter(move |_| at_once)
 }
 
 /// Values that must not leave: of every reference that this agent's parts name, as far as they can be had without asking a program.

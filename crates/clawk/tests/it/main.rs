@@ -38,6 +38,7 @@ mod hostile;
 #[cfg(feature = "nats")]
 mod hosts;
 mod https;
+mod imports;
 mod kept;
 mod killed;
 mod laundered;

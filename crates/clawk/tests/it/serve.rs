@@ -21,7 +21,18 @@ impl Server {
 
     /// With secrets in its environment.
     pub(crate) fn with(agent: &Agent, args: &[&str], secrets: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(program())
+        Self::by(Command::new(program()), agent, args, secrets)
+    }
+
+    /// In a network namespace of its own, which has no network.
+    pub(crate) fn without_network(agent: &Agent, args: &[&str], secrets: &[(&str, &str)]) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--"]).arg(program());
+        Self::by(command, agent, args, secrets)
+    }
+
+    fn by(mut command: Command, agent: &Agent, args: &[&str], secrets: &[(&str, &str)]) -> Self {
+        let mut child = command
             .arg("serve")
             .args(args)
             .current_dir(agent.path(""))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::state::kept::Reader;
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
-use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
+use clawk_manifest::model::{AuthType, ChannelType, Provider, ProviderProtocol};
 use clawk_plan::{Defaults, Level, Plan, Refusal};
 use clawk_policy::Engine;
 use clawk_sandbox::{Launcher, Spec};
@@ -15,7 +15,7 @@ use clawk_secrets::{Env, Resolver, env};
 
 use super::{Check, Status};
 use crate::cmd::trace::verify;
-use crate::compose::{Blueprint, lacks};
+use crate::compose::{self, Blueprint, lacks};
 use crate::config::{Config, Outside};
 use crate::{state, trust};
 
@@ -385,7 +385,21 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
 }
 
 fn secrets(blueprint: &Blueprint) -> Vec<Check> {
-    let mut names: Vec<&str> = blueprint.manifest.providers.iter().filter_map(needed).collect();
+    let manifest = &blueprint.manifest;
+    // The platforms of other channels are asked themselves, with the secret.
+    let mailboxes = manifest.channels.iter().filter_map(|channel| {
+        let has_mailbox = matches!(channel.kind, ChannelType::Email | ChannelType::Imap);
+        has_mailbox.then_some(channel.auth.secret_ref.as_str())
+    });
+    let settings = &blueprint.config.settings;
+    let more_of_channels = manifest
+        .channels
+        .iter()
+        .filter_map(|channel| settings.channels.get(&channel.name));
+    let more_of_channels = more_of_channels.flat_map(|config| config.secrets.values().map(String::as_str));
+    let of_servers = compose::of_servers(settings).chain(more_of_channels);
+    let providers = manifest.providers.iter().filter_map(needed);
+    let mut names: Vec<&str> = providers.chain(of_servers).chain(mailboxes).collect();
     names.sort_unstable();
     names.dedup();
     let store = &blueprint.config.settings.secrets_store.command;
