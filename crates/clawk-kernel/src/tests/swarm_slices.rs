@@ -6,7 +6,7 @@ use clawk_proto::method::{DelegateContext, DelegateParams, Task, TaskLimits};
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, rpc};
-use crate::ports::{Completion, Message};
+use crate::ports::{Completion, FaultKind, Message};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{Kernel, kind};
 
@@ -233,5 +233,43 @@ async fn what_a_part_spent_before_a_restart_counts_for_who_delegated_it() {
     let aside = set_aside(&rig, behind);
     assert!(!aside.is_empty(), "they go on");
     assert!(aside.iter().all(|(tokens, _)| *tokens <= 1_500), "{aside:?}");
+    kernel.shutdown("test", 5_000).await;
+}
+
+#[tokio::test]
+async fn another_try_of_a_task_has_the_rest_of_its_slice() {
+    let mut spec = team();
+    spec["providers"] = json!([{"name": "model", "protocol": "custom", "endpoint": "script:x", "model": "m",
+        "auth": {"type": "none"}, "retry": {"max_attempts": 1, "initial_delay_ms": 1}}]);
+    // Another member tries it, at once.
+    spec["swarm"]["failure"] = json!({"retry_per_agent": 0, "dead_letter": {"max_retries": 2}});
+    let mut rig = rig(spec);
+    let lost = std::sync::atomic::AtomicBool::new(false);
+    let model = ScriptedModel::new(move |request, _| {
+        let worked = |m: &Message| matches!(m, Message::ToolResult { .. });
+        if !request.messages.iter().any(worked) {
+            return Ok(costs(calls(&[("echo", json!({"text": "x"}))]), 10, 990));
+        }
+        match lost.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            false => Err(ScriptedModel::fault(FaultKind::Unreachable, "gone")),
+            true => Ok(says("three beans")),
+        }
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    kernel
+        .delegate(session, task(Some("hand"), (Some(3_000), None)))
+        .await
+        .unwrap();
+    until("a report", || !reports(&rig).is_empty()).await;
+    let aside = set_aside(&rig, 0);
+    // Each try has a first and a second inference; the first of each spends 1000.
+    let most = [3_000, 2_000, 2_000, 1_000];
+    assert_eq!(aside.len(), most.len(), "{aside:?} {:?}", reports(&rig));
+    assert!(
+        aside.iter().zip(most).all(|((tokens, _), most)| *tokens <= most),
+        "{aside:?}"
+    );
     kernel.shutdown("test", 5_000).await;
 }
