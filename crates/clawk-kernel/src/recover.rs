@@ -3,6 +3,7 @@
 //! Long because it is one fold over every event that a turn writes.
 
 mod lost;
+mod spending;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::turn::{Effect, Event, Turn};
 use crate::world_model::{self, Planned};
 
 pub(crate) use lost::{LOST, Within, report_owed, report_unknown, settle_lost};
+pub(crate) use spending::{SPENDING, Spending};
 
 /// Forks of forks.
 const MAX_DEPTH: usize = 64;
@@ -54,6 +56,7 @@ struct Fields {
     call_id: Option<String>,
     request_id: Option<String>,
     action_id: Option<String>,
+    inference_id: Option<Uuid>,
     request_hash: Option<Digest>,
     skill: Option<String>,
     #[serde(default)]

@@ -3,6 +3,7 @@
 
 mod elsewhere;
 mod restore;
+mod slices;
 mod tries;
 mod wire;
 
@@ -55,6 +56,8 @@ pub(crate) struct Peers {
     tries: Mutex<HashMap<TaskId, Try>>,
     /// What pays for each run.
     purses: Mutex<HashMap<TaskId, Purse>>,
+    /// What pays for each of its tasks.
+    slices: Mutex<slices::Slices>,
     /// Sessions of a run that may still be told something.
     kept: Mutex<HashMap<TaskId, Vec<SessionId>>>,
     /// What members had been told when their tries began that go on after a restart.
@@ -184,6 +187,7 @@ impl Peers {
             sent: Mutex::default(),
             tries: Mutex::default(),
             purses: Mutex::default(),
+            slices: Mutex::default(),
             kept: Mutex::default(),
             told: Mutex::default(),
         }
@@ -472,6 +476,7 @@ async fn perform(peers: &Arc<Peers>, team: &Arc<Team>, step: Step) {
             }
             Effect::RunEnded(result) => {
                 lock(&peers.purses).remove(&result.task_id);
+                lock(&peers.slices).forget(&result.task_id);
                 let kept = lock(&peers.kept).remove(&result.task_id);
                 for session in kept.unwrap_or_default() {
                     peers.sessions.end_session(session, "completed").await;

@@ -104,6 +104,17 @@ impl Amount {
         }
     }
 
+    /// The larger of both, unit by unit.
+    pub(crate) fn most(self, other: Self) -> Self {
+        Self {
+            tokens: self.tokens.max(other.tokens),
+            cost_microusd: self.cost_microusd.max(other.cost_microusd),
+            busy_ms: self.busy_ms.max(other.busy_ms),
+            calls: self.calls.max(other.calls),
+            bytes_out: self.bytes_out.max(other.bytes_out),
+        }
+    }
+
     pub(crate) const fn minus(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.saturating_sub(other.tokens),

@@ -14,8 +14,8 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::tries::{self, Try};
-use super::{Peers, lock, thread};
+use super::tries::Try;
+use super::{Peers, lock, slices, thread};
 use crate::error::{CallError, KernelError};
 use crate::event::{SwarmEvent, Thread, kind};
 use crate::judge;
@@ -154,7 +154,7 @@ pub(super) async fn attempt(
         // Its report counted before this start.
         return Some((TryEnd::Said { text: String::new() }, Used::default()));
     }
-    let purse = tries::purse(peers, start, origin);
+    let purse = slices::purse(peers, start, origin);
     let share = match peers
         .calls
         .purses

@@ -1,19 +1,24 @@
 //! After a restart: the swarm's facts are folded, and what had begun goes on (promise 4).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use clawk_proto::SessionId;
-use clawk_swarm::coord::Phase;
+use clawk_swarm::coord::{Phase, Task, TaskId};
 use clawk_swarm::{Coord, Fact};
 use serde::Deserialize;
 
+use super::slices::Before;
 use super::{Peers, lock, work_off};
 use crate::error::StartError;
 use crate::event::{SwarmReported, Thread, digest, kind};
 use crate::ports::{JournalError, Recorded, Scan};
 use crate::purse::Amount;
-use crate::team::{Origin, SWARM_KINDS, fact_of, session_of};
+use crate::recover::{SPENDING, Spending};
+use crate::team::{Origin, SWARM_KINDS, Team, fact_of, session_of};
+
+/// Tasks of tasks; the coordinator allows far fewer.
+const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -34,6 +39,7 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
     let Some(team) = &peers.calls.team else {
         return Ok(Vec::new());
     };
+    let mut told = Told::default();
     peers
         .scribe
         .each(scan, |event| {
@@ -50,6 +56,7 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
                             lock(&peers.told).insert(task.clone(), told);
                         }
                     }
+                    told.see(&fact, event.row);
                     team.restore(&fact);
                 }
                 None => {
@@ -66,7 +73,133 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
     for (task, session) in old {
         give_up(peers, &task, session).await?;
     }
+    recall(peers, team, &told).await?;
     Ok(team.look(running))
+}
+
+/// What the facts tell of spending.
+#[derive(Debug, Default)]
+struct Told {
+    /// The row of each run's acceptance: nothing was spent on it before.
+    since: HashMap<TaskId, u64>,
+    /// What tries that have ended are reported to have used.
+    used: HashMap<(TaskId, u32), Amount>,
+}
+
+impl Told {
+    fn see(&mut self, fact: &Fact, row: u64) {
+        match fact {
+            Fact::Run { run, .. } => {
+                self.since.insert(run.clone(), row);
+            }
+            Fact::TryEnded {
+                task, attempt, used, ..
+            } => {
+                let sum = self.used.entry((task.clone(), *attempt)).or_default();
+                *sum = sum.plus(Amount {
+                    tokens: used.tokens,
+                    cost_microusd: used.cost_microusd,
+                    ..Amount::default()
+                });
+            }
+            Fact::Ended { result } => {
+                self.since.remove(&result.task_id);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Counts what the runs that go on, and their tasks, have spent: the slices of which it was spent are opened anew.
+async fn recall(peers: &Peers, team: &Team, told: &Told) -> Result<(), JournalError> {
+    let Some(since) = told.since.values().min() else {
+        return Ok(());
+    };
+    let mut spending = Spending::default();
+    let scan = Scan {
+        kinds: SPENDING,
+        after_row: *since,
+        ..Scan::default()
+    };
+    let mine = team.look(|coord| {
+        let tasks = coord
+            .tasks()
+            .filter(|task| told.since.contains_key(&task.new.run));
+        let sessions = tasks.flat_map(sessions).map(|(session, _)| session);
+        sessions.collect::<HashSet<_>>()
+    });
+    peers
+        .scribe
+        .each(scan, |event| {
+            if mine.contains(&event.session) {
+                spending.see(event);
+            }
+        })
+        .await?;
+    let by_session = spending.end();
+    for run in told.since.keys() {
+        let found = team.look(|coord| before(coord, run, &by_session, &told.used));
+        lock(&peers.slices).recall(run, found);
+    }
+    Ok(())
+}
+
+/// The sessions of a task's tries.
+fn sessions(task: &Task) -> impl Iterator<Item = (SessionId, u32)> {
+    (1..=task.attempts).map(|attempt| (session_of(task.id(), attempt), attempt))
+}
+
+/// What was spent on a run, by task. Of what the record and the report of a try say, the larger counts: another host's record is not here.
+fn before(
+    coord: &Coord,
+    run: &TaskId,
+    by_session: &HashMap<SessionId, Amount>,
+    used: &HashMap<(TaskId, u32), Amount>,
+) -> Before {
+    let mut found = Before::default();
+    let mut goes_on = HashSet::new();
+    for task in coord.tasks_in(run) {
+        for (_, attempt) in sessions(task) {
+            // A question may have been a turn of another task's session.
+            let (of, its) = match attempt == task.attempts {
+                true => coord.session_of(task),
+                false => (task.id().clone(), attempt),
+            };
+            let session = session_of(&of, its);
+            if let Some(used) = used.get(&(task.id().clone(), attempt)) {
+                let sum = found.told.entry(session).or_default();
+                *sum = sum.plus(*used);
+            }
+        }
+    }
+    for task in coord.tasks_in(run) {
+        let own = sessions(task).fold(Amount::default(), |sum, (session, _)| {
+            let of = |known: &HashMap<SessionId, Amount>| known.get(&session).copied().unwrap_or_default(); // silent-ok: it has spent nothing
+            sum.plus(of(by_session).most(of(&found.told)))
+        });
+        found.whole = found.whole.plus(own);
+        if !task.is_done() {
+            found.open = found.open.plus(own);
+            goes_on.insert(session_of(task.id(), task.attempts));
+        }
+        add(&mut found.spent, task.id(), own);
+        let mut above = task.new.parent.as_ref();
+        for _ in 0..MAX_DEPTH {
+            let Some(asker) = above.and_then(|asker| coord.task(asker)) else {
+                break;
+            };
+            add(&mut found.spent, asker.id(), own);
+            add(&mut found.below, asker.id(), own);
+            above = asker.new.parent.as_ref();
+        }
+    }
+    found.told.retain(|session, _| goes_on.contains(session));
+    found
+}
+
+fn add(to: &mut HashMap<TaskId, Amount>, task: &TaskId, amount: Amount) {
+    let sum = to.entry(task.clone()).or_default();
+    *sum = sum.plus(amount);
 }
 
 fn heard(peers: &Peers, event: &Recorded) {
@@ -119,20 +252,16 @@ pub(crate) fn go_on(peers: &Arc<Peers>) -> Result<(), StartError> {
     };
     let runs = team.look(|coord| {
         let runs = coord.runs_now();
-        let of = |id: &clawk_swarm::coord::TaskId| {
-            let spent = coord.tasks_in(id).fold(Amount::default(), |sum, task| {
-                sum.plus(Amount {
-                    tokens: task.tokens,
-                    cost_microusd: task.cost_microusd,
-                    ..Amount::default()
-                })
-            });
-            Some((id.clone(), Origin::read(&coord.run(id)?.origin), spent))
-        };
+        let of = |id: &TaskId| Some((id.clone(), Origin::read(&coord.run(id)?.origin)));
         runs.iter().filter_map(|run| of(&run.task_id)).collect::<Vec<_>>()
     });
-    for (run, origin, spent) in runs {
-        peers.purse_of(&run, origin).recall(spent);
+    for (run, origin) in runs {
+        let (whole, open) = lock(&peers.slices).of_run(&run);
+        peers.purse_of(&run, origin).recall(whole);
+        // Its chain tells its purse of the tasks that are reported, and of no other.
+        if let Some(giver) = peers.sessions.table.get(origin.session) {
+            giver.purse.recall(open);
+        }
     }
     let Ok(_durable) = team.act(None, |coord, now_ms| {
         Ok::<_, std::convert::Infallible>(coord.resume(now_ms))

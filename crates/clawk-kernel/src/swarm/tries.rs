@@ -10,14 +10,14 @@ use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Fault, Who};
 use tokio_util::sync::CancellationToken;
 
-use super::{Peers, elsewhere, lock, provider_of};
+use super::{Peers, elsewhere, lock, provider_of, slices};
 use crate::door::{Door, Origin as From};
 use crate::error::KernelError;
 use crate::event::kind;
 use crate::member::{Member, Trouble};
 use crate::notice::{Notice, TurnEnd};
 use crate::ports::{Elsewhere, JournalError, Scan};
-use crate::purse::{Amount, Purse, SWARM_COST, SWARM_TOKENS};
+use crate::purse::{Amount, SWARM_COST, SWARM_TOKENS};
 use crate::recover::{self, Rebuilt};
 use crate::session::{self, Opening, Session};
 use crate::team::{Origin, session_of};
@@ -29,9 +29,10 @@ const TURN_END_MS: u64 = 5_000;
 #[derive(Debug, Clone)]
 pub(super) struct Try {
     attempt: u32,
-    session: SessionId,
+    pub(super) session: SessionId,
     pub(super) cancel: CancellationToken,
-    /// What those that it asked have spent: its own purse has counted it.
+    /// What its session's purse has counted that the try does not report: what those that it asked have spent, and what is reported
+    /// already.
     below: Arc<Mutex<Amount>>,
 }
 
@@ -119,6 +120,7 @@ async fn tell_end(peers: &Peers, start: &Start, session: SessionId, (end, used):
 async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(TryEnd, Used)> {
     let team = peers.calls.team.as_ref()?;
     let origin = team.origin(&start.run)?;
+    let _held = slices::hold(peers, start, origin);
     if let Some(place) = elsewhere::of(peers, start, origin) {
         let place = (&Arc::clone(place.0), place.1, place.2);
         return elsewhere::attempt(peers, (start, running), origin, place).await;
@@ -133,11 +135,13 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
     let member = Arc::new(member_of(peers, start));
     team.seat(Arc::clone(&member));
     let opened = open(peers, (start, running), origin, &member).await;
-    let (session, before) = match opened {
+    let (session, before, counted) = match opened {
         Ok(opened) => opened,
         Err(KernelError::NotReady(_)) => return None, // silent-ok: it goes on after the next start
         Err(error) => return Some((lost(Lost::Crashed, error.to_string()), Used::default())),
     };
+    let at_first = session.spent();
+    leave_out(running, counted);
     let message = message_of(&start.task, start.attempt);
     let outcome = match say(peers, &session, before, (start, message), origin).await {
         Ok(Some(said)) => Some((said, 0)),
@@ -152,7 +156,7 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
         .and_then(|asker| lock(&peers.tries).get(asker).cloned())
     {
         let mut below = lock(&asker.below);
-        *below = below.plus(spent);
+        *below = below.plus(spent.minus(at_first));
     }
     let (end, tokens) = outcome?;
     let cost_microusd = spent
@@ -173,6 +177,12 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
             cost_microusd,
         },
     ))
+}
+
+/// The try does not report this.
+fn leave_out(running: &Try, counted: Amount) {
+    let mut below = lock(&running.below);
+    *below = below.plus(counted);
 }
 
 fn lost(why: Lost, message: String) -> TryEnd {
@@ -246,33 +256,13 @@ fn message_of(task: &TaskId, attempt: u32) -> MessageId {
     MessageId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()) // silent-ok: a RequestId is a UUID
 }
 
-/// The purse of a task: a slice of its asker's, or of the run's.
-pub(super) fn purse(peers: &Peers, start: &Start, origin: Origin) -> Purse {
-    let run = peers.purse_of(&start.run, origin);
-    let asker = start
-        .asker
-        .as_ref()
-        .and_then(|asker| lock(&peers.tries).get(asker).map(|running| running.session));
-    let above = match asker {
-        Some(session) if peers.sessions.table.get(session).is_some() => {
-            peers.sessions.table.purse_of(session)
-        }
-        _ => run,
-    };
-    let wish = (start.wish.tokens, start.wish.cost_microusd);
-    peers
-        .calls
-        .purses
-        .task(&above, start.task.as_str(), wish, peers.scribe.now())
-}
-
-/// The try's session, and what its chain tells of it so far.
+/// The try's session, what its chain tells of it so far, and how much of what its purse has counted the try does not report.
 async fn open(
     peers: &Arc<Peers>,
     (start, running): (&Start, &Try),
     origin: Origin,
     member: &Arc<Member>,
-) -> Result<(Session, Rebuilt), KernelError> {
+) -> Result<(Session, Rebuilt, Amount), KernelError> {
     let own = start.session.0 == start.task;
     let mut rebuilt = if start.resumed || !own {
         recover::rebuild(&peers.calls, running.session).await?
@@ -302,6 +292,8 @@ async fn open(
             .map(|team| team.inbox(&start.member))
             .unwrap_or_default(),
     };
+    let (below, reported) = lock(&peers.slices).before(&start.task, running.session);
+    let spent = rebuilt.spent.plus(below);
     let opening = Opening {
         id: rebuilt.exists.then_some(running.session),
         door: Door::Peer {
@@ -317,14 +309,16 @@ async fn open(
         ),
         goal: start.text.chars().take(200).collect(),
         history: std::mem::take(&mut rebuilt.history),
-        under: Some(purse(peers, start, origin)),
-        spent: Amount::default(),
+        under: Some(slices::purse(peers, start, origin)),
+        spent,
         surface: true,
         peer_messages: told,
         member: Some(Arc::clone(member)),
     };
     let session = Session::open_as(&peers.sessions, opening, running.session).await?;
-    Ok((session, rebuilt))
+    // What was spent in the session of another task is that one's.
+    let counted = if own { below.plus(reported) } else { spent };
+    Ok((session, rebuilt, counted))
 }
 
 type Said = Result<String, TurnEnd>;
@@ -496,13 +490,16 @@ pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text:
     lock(&peers.tries).insert(task.clone(), running.clone());
     let own = Arc::clone(peers);
     peers.life.tracker.spawn(async move {
+        let _held = slices::hold(&own, &start, origin);
         let seated = Arc::new(member_of(&own, &start));
         if let Some(team) = &own.calls.team {
             team.seat(Arc::clone(&seated));
         }
-        let Ok((session, _)) = open(&own, (&start, &running), origin, &seated).await else {
+        let Ok((session, ..)) = open(&own, (&start, &running), origin, &seated).await else {
             return;
         };
+        // Its earlier turns are reported.
+        leave_out(&running, session.spent());
         let from = From::from(Door::Peer {
             identity: member,
             task_id: start.task.to_string(),

@@ -1,0 +1,175 @@
+//! What pays for runs and their tasks: slices of purses, and what was spent of each before a restart or in an earlier try.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use clawk_swarm::coord::{Start, TaskId, Wish};
+
+use super::{Peers, lock};
+use crate::purse::{Amount, Purse};
+use crate::team::Origin;
+
+/// The slices of all tasks.
+#[derive(Debug, Default)]
+pub(super) struct Slices {
+    /// Those that somebody works on, or that pay for a task below.
+    open: HashMap<TaskId, Slice>,
+    /// What each task of a run has spent of its slice so far, with the tasks below it, where nobody works on it now.
+    spent: HashMap<TaskId, HashMap<TaskId, Amount>>,
+    /// What the tasks below have spent of a task's slice before a restart.
+    below: HashMap<TaskId, Amount>,
+    /// What is reported already of a session's spending before a restart.
+    told: HashMap<SessionId, Amount>,
+    /// What was spent on each run before a restart, and of that, on tasks that have not ended.
+    runs: HashMap<TaskId, (Amount, Amount)>,
+}
+
+#[derive(Debug)]
+struct Slice {
+    purse: Purse,
+    holders: usize,
+}
+
+/// What was spent before a restart, of one run.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    /// By task, with the tasks below it.
+    pub(super) spent: HashMap<TaskId, Amount>,
+    /// By task, the tasks below it alone.
+    pub(super) below: HashMap<TaskId, Amount>,
+    /// What is reported already, by session.
+    pub(super) told: HashMap<SessionId, Amount>,
+    /// By all tasks.
+    pub(super) whole: Amount,
+    /// By those that have not ended.
+    pub(super) open: Amount,
+}
+
+impl Slices {
+    /// Counts what was spent before a restart. The slices that it was spent of are opened later.
+    pub(super) fn recall(&mut self, run: &TaskId, before: Before) {
+        self.spent.insert(run.clone(), before.spent);
+        self.below.extend(before.below);
+        self.told.extend(before.told);
+        self.runs.insert(run.clone(), (before.whole, before.open));
+    }
+
+    /// What was spent on a run before a restart, and of that, on tasks that have not ended: once.
+    pub(super) fn of_run(&mut self, run: &TaskId) -> (Amount, Amount) {
+        self.runs.remove(run).unwrap_or_default() // silent-ok: nothing was spent on it
+    }
+
+    /// Forgets a run that has ended.
+    pub(super) fn forget(&mut self, run: &TaskId) {
+        for task in self.spent.remove(run).into_iter().flat_map(HashMap::into_keys) {
+            self.below.remove(&task);
+        }
+    }
+
+    /// What a session's purse has to count that is not the session's own, and how much of the session's own is reported: once.
+    pub(super) fn before(&mut self, task: &TaskId, session: SessionId) -> (Amount, Amount) {
+        let below = self.below.remove(task).unwrap_or_default(); // silent-ok: nothing was spent below it
+        let told = self.told.remove(&session).unwrap_or_default(); // silent-ok: nothing of it is reported
+        (below, told)
+    }
+
+    fn open(&mut self, run: &TaskId, task: &TaskId, make: impl FnOnce() -> Purse) -> Purse {
+        let before = self.spent.get(run).and_then(|of| of.get(task)).copied();
+        let slice = self.open.entry(task.clone()).or_insert_with(|| {
+            let purse = make();
+            purse.recall(before.unwrap_or_default()); // silent-ok: nothing was spent before
+            Slice { purse, holders: 0 }
+        });
+        slice.purse.clone()
+    }
+
+    fn release(&mut self, run: &TaskId, task: &TaskId) {
+        let Some(slice) = self.open.get_mut(task) else {
+            return;
+        };
+        slice.holders = slice.holders.saturating_sub(1);
+        if slice.holders == 0
+            && let Some(slice) = self.open.remove(task)
+        {
+            let of = self.spent.entry(run.clone()).or_default();
+            of.insert(task.clone(), slice.purse.spent());
+        }
+    }
+}
+
+/// A task that is worked on: its slice, and those above it, stay open for as long.
+#[derive(Debug)]
+pub(super) struct Held {
+    peers: Arc<Peers>,
+    run: TaskId,
+    line: Vec<TaskId>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut slices = lock(&self.peers.slices);
+        for task in &self.line {
+            slices.release(&self.run, task);
+        }
+        // The run has ended meanwhile: nobody asks again.
+        if !lock(&self.peers.purses).contains_key(&self.run) {
+            slices.forget(&self.run);
+        }
+    }
+}
+
+/// Opens the slice of a task, and holds it.
+pub(super) fn hold(peers: &Arc<Peers>, start: &Start, origin: Origin) -> Held {
+    purse(peers, start, origin);
+    let line: Vec<TaskId> = line(peers, start).into_iter().map(|(task, _)| task).collect();
+    let mut slices = lock(&peers.slices);
+    for task in &line {
+        if let Some(slice) = slices.open.get_mut(task) {
+            slice.holders += 1;
+        }
+    }
+    drop(slices);
+    Held {
+        peers: Arc::clone(peers),
+        run: start.run.clone(),
+        line,
+    }
+}
+
+/// The task, who asked for it, who asked for that one, and so on.
+fn line(peers: &Peers, start: &Start) -> Vec<(TaskId, Wish)> {
+    let mut line = vec![(start.task.clone(), start.wish.clone())];
+    let Some(team) = &peers.calls.team else {
+        return line;
+    };
+    team.look(|coord| {
+        let mut next = start.asker.clone();
+        while let Some(task) = next.take().and_then(|asker| coord.task(&asker)) {
+            // No task is its own asker's asker; a record that says so ends here.
+            if line.iter().any(|(known, _)| known == task.id()) {
+                break;
+            }
+            line.push((task.id().clone(), task.new.wish.clone()));
+            next.clone_from(&task.new.parent);
+        }
+    });
+    line
+}
+
+/// The purse of a task: a slice of its asker's, or of the run's.
+pub(super) fn purse(peers: &Peers, start: &Start, origin: Origin) -> Purse {
+    let mut above = peers.purse_of(&start.run, origin);
+    let mut own = above.clone();
+    for (task, wish) in line(peers, start).into_iter().rev() {
+        let wish = (wish.tokens, wish.cost_microusd);
+        own = lock(&peers.slices).open(&start.run, &task, || {
+            let now = peers.scribe.now();
+            peers.calls.purses.task(&above, task.as_str(), wish, now)
+        });
+        let session = lock(&peers.tries).get(&task).map(|running| running.session);
+        let state = session.and_then(|session| peers.sessions.table.get(session));
+        above = state.map_or_else(|| own.clone(), |state| state.purse.clone());
+    }
+    own
+}
