@@ -7,9 +7,15 @@ use crate::{parts, run};
 
 /// The tests of `crates/clawk/tests/it/hosts.rs`, by their back ends.
 const TESTS: [(&str, &str); 4] = [
-    ("nats", "hosts::every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts"),
+    (
+        "nats",
+        "hosts::every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts",
+    ),
     ("redis", "hosts::the_same_over_redis"),
-    ("sqlite-wal", "hosts::the_same_over_a_file_between_processes_of_one_host"),
+    (
+        "sqlite-wal",
+        "hosts::the_same_over_a_file_between_processes_of_one_host",
+    ),
     ("in-process", "hosts::the_same_in_one_process"),
 ];
 

@@ -15,6 +15,8 @@ use clawk_kernel::time::Clock;
 use clawk_kernel::{Door, Kernel, KernelError, Role};
 use clawk_proto::method::{DelegateParams, Method, ReportParams};
 use clawk_proto::{RequestId, SessionId};
+use clawk_trace::checkpoint::PublicKey;
+use clawk_trace::proof::{self, Word};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -23,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::claims::Claims;
-use super::delegate;
 use crate::queue::sqlite::File;
 use crate::queue::{Broker, Lane, Parcel, QueueError};
 use crate::rpc::reports;
@@ -69,6 +70,8 @@ pub struct BusOptions {
     pub serve: Vec<String>,
     /// With which role tasks come out of it, at most.
     pub role: Role,
+    /// Whose tasks alone are worked on, by its name and its key; none: those of every host that can write to the bus.
+    pub giver: Option<(String, PublicKey)>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -167,6 +170,7 @@ struct Bus<B> {
     swarm: String,
     host: String,
     role: Role,
+    giver: Option<(String, PublicKey)>,
     ends: BTreeMap<String, Ends<B>>,
     gone: AtomicBool,
     claims: Claims,
@@ -217,6 +221,7 @@ impl<B: Broker> Bus<B> {
             swarm: options.swarm.clone(),
             host: options.host.clone(),
             role: options.role,
+            giver: options.giver.clone(),
             ends,
             gone: AtomicBool::new(false),
             claims: Claims::default(),
@@ -235,7 +240,7 @@ impl<B: Broker> Bus<B> {
             return std::future::pending().await;
         };
         let request = json!({
-            "jsonrpc": "2.0", "id": errand.request_id, "method": Method::SwarmDelegate.name(), "params": delegate(errand),
+            "jsonrpc": "2.0", "id": errand.request_id, "method": Method::SwarmDelegate.name(), "params": errand.params(),
         });
         let line = request.to_string().into_bytes();
         loop {
@@ -329,6 +334,12 @@ impl<B: Broker> Bus<B> {
         if asked.method != Method::SwarmDelegate.name() || asked.params.context.swarm != self.swarm {
             return Err("it is no task for this swarm".to_owned());
         }
+        if let Some((name, key)) = &self.giver {
+            let mut said = asked.params.clone();
+            let proof = said.context.proof.take();
+            proof::check(Word::Task, &said, proof.as_ref(), key)
+                .map_err(|why| format!("this task is not taken as given by `{name}`: {why}"))?;
+        }
         let limits = asked.params.context.limits.as_ref();
         let most = limits
             .and_then(|limits| limits.timeout_ms)
@@ -349,7 +360,9 @@ impl<B: Broker> Bus<B> {
     ) -> Option<Result<(String, String), String>> {
         let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
         if parcel.tries > 1
-            && let Some(told) = self.of_another(inbox, parcel, &task, token.as_deref()).await
+            && let Some(told) = self
+                .of_another(inbox, parcel, (kernel, &task), token.as_deref())
+                .await
         {
             return told.map(Ok);
         }
@@ -381,7 +394,7 @@ impl<B: Broker> Bus<B> {
         }
         Some(Ok((
             task.to_string(),
-            reports::text(&task, &result, token.as_deref()),
+            reports::text(kernel, &task, &result, token.as_deref()),
         )))
     }
 
@@ -391,7 +404,7 @@ impl<B: Broker> Bus<B> {
         &self,
         inbox: &B,
         parcel: &Parcel<B::Receipt>,
-        task: &RequestId,
+        (kernel, task): (&Kernel, &RequestId),
         token: Option<&str>,
     ) -> Option<Option<(String, String)>> {
         let owner = match inbox.owner(task.as_str()).await {
@@ -407,7 +420,7 @@ impl<B: Broker> Bus<B> {
         let message = format!("the host `{owner}` began effects of it and has not reported");
         Some(Some((
             task.to_string(),
-            reports::lost(task, "effects_unknown", &message, token),
+            reports::lost(kernel, task, ("effects_unknown", &message), token),
         )))
     }
 

@@ -147,7 +147,15 @@ impl Broker {
             Carrier::Redis => {
                 let mut command = net.command(BROKER, "redis-server");
                 command.args(["--bind", &at, "--port", "6379", "--protected-mode", "no"]);
-                command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir"]);
+                command.args([
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "yes",
+                    "--appendfsync",
+                    "always",
+                    "--dir",
+                ]);
                 (command, ":18EB ")
             }
             Carrier::File | Carrier::Own => return,
@@ -327,7 +335,11 @@ impl World {
             std::fs::write(agent.path("clawk.toml"), toml).expect("writes");
             agent
         };
-        let leader = host(if carrier == Carrier::Own { "" } else { "serve = []\n" });
+        let leader = host(if carrier == Carrier::Own {
+            ""
+        } else {
+            "serve = []\n"
+        });
         let workers = (2..2 + workers).map(|at| (at, (host(""), None))).collect();
         let mut world = Self {
             carrier,
@@ -493,6 +505,8 @@ fn every_task_ends_once(carrier: Carrier) {
             .clawk(["trace", "verify", "--format", "json"])
             .arg("--state")
             .arg(agent.state())
+            // Tens of thousands of events, read by a debug build on a loaded machine.
+            .timeout(Duration::from_secs(900))
             .output()
             .expect("it runs");
         let valid: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

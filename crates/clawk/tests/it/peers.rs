@@ -493,7 +493,7 @@ fn a_binding_that_is_none_is_refused() {
         ("[peers.py]\nurl = \"ftp://x\"\n", "not a target"),
         (
             "[peers.py]\nkey = \"ed25519:00\"\nurl = \"http://127.0.0.1:9\"\n",
-            "unknown field",
+            "is not a key",
         ),
     ] {
         std::fs::write(agent.path("clawk.toml"), toml).unwrap();
@@ -504,6 +504,47 @@ fn a_binding_that_is_none_is_refused() {
         assert!(!output.status.success());
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }
+}
+
+/// A host's key and its fingerprint.
+fn key_of(agent: &Agent) -> (String, String) {
+    let output = agent
+        .clawk(["swarm", "key", "claw.yaml", "--format", "json", "--state"])
+        .arg(agent.state())
+        .output()
+        .unwrap();
+    let told: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    let word = |name: &str| told[name].as_str().unwrap().to_owned();
+    (word("key"), word("fingerprint"))
+}
+
+#[test]
+fn only_a_report_that_the_bound_key_signed_counts() {
+    let team = broadcast(&["hand"], json!({}));
+    let (worker, leader) = (agent(&team, &hand_says("signed")), agent(&team, &silent_script()));
+    let ((right, shown), (wrong, expected)) = (key_of(&worker), key_of(&leader));
+    let host = Host::start(&mut serving(&worker, &["--listen", "127.0.0.1:0"]), "http://");
+    let url = host.said.rsplit_once("http://").unwrap().1.to_owned();
+    let bind = |key: &str| {
+        let toml = format!("[peers.hand]\nurl = \"http://{url}\"\nkey = \"{key}\"\n");
+        std::fs::write(leader.path("clawk.toml"), toml).unwrap();
+    };
+    bind(&right);
+    let (code, result) = run(&leader, &[]);
+    assert_eq!((code, result["text"].as_str()), (0, Some("signed")), "{result}");
+    bind(&wrong);
+    let (code, result) = run(&leader, &[]);
+    assert_eq!(code, 1, "{result}");
+    let error = &result["answers"][0]["error"];
+    assert_eq!(error["reason"], "unproven", "{result}");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains(&shown) && message.contains(&expected),
+        "{message}"
+    );
+    assert_eq!(refused(&leader), ["unproven"]);
+    verified(&leader);
 }
 
 /// A Redis server on a port of its own; killed when dropped.

@@ -1,0 +1,84 @@
+use serde_json::json;
+
+use super::*;
+
+fn signer(seed: u8) -> Signer {
+    Signer::from_seed(&[seed; 32])
+}
+
+#[test]
+fn only_the_words_that_were_signed_by_the_bound_key_count() {
+    let (own, other) = (signer(1), signer(2));
+    let said = json!({"task_id": "a", "status": "completed", "result": {"text": "done"}});
+    let proof = sign(Word::Report, &said, &own).unwrap();
+    assert_eq!(check(Word::Report, &said, Some(&proof), &own.public()), Ok(()));
+
+    let (expected, shown) = (other.public().id(), own.public().id());
+    let error = check(Word::Report, &said, Some(&proof), &other.public()).unwrap_err();
+    assert_eq!(
+        error,
+        Unproven::OtherKey {
+            expected: expected.clone(),
+            shown: shown.clone()
+        }
+    );
+    assert!(error.to_string().contains(&expected) && error.to_string().contains(&shown));
+
+    let expected = own.public().id();
+    let unsigned = check(Word::Report, &said, None, &own.public());
+    assert_eq!(
+        unsigned,
+        Err(Unproven::Unsigned {
+            expected: expected.clone()
+        })
+    );
+    let changed = Err(Unproven::Changed { expected });
+    let replayed = json!({"task_id": "b", "status": "completed", "result": {"text": "done"}});
+    assert_eq!(
+        check(Word::Report, &replayed, Some(&proof), &own.public()),
+        changed
+    );
+    // A report is no task, whatever it says.
+    assert_eq!(check(Word::Task, &said, Some(&proof), &own.public()), changed);
+    // Whoever names the key without holding it.
+    let lied = Proof {
+        key: written(&own.public()),
+        ..sign(Word::Report, &said, &other).unwrap()
+    };
+    assert_eq!(check(Word::Report, &said, Some(&lied), &own.public()), changed);
+}
+
+#[test]
+fn a_key_is_read_as_it_is_written() {
+    let key = signer(3).public();
+    assert_eq!(read(&written(&key)), Some(key.clone()));
+    for wrong in [
+        "",
+        "ed25519:",
+        "ed25519:00",
+        &key.to_hex(),
+        &format!("rsa:{}", key.to_hex()),
+        // A point of small order, under which anything can be signed.
+        "ed25519:0100000000000000000000000000000000000000000000000000000000000000",
+    ] {
+        assert_eq!(read(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn numbers_are_signed_as_the_other_side_reads_them() {
+    let signer = signer(4);
+    // Each of them has more digits than a double.
+    let numbers: Vec<f64> = (1_u32..2000).map(|n| f64::from(n).sqrt() * 1e-7 / 3.0).collect();
+    let said = settled(json!({"result": numbers}));
+    let proof = sign(Word::Report, &said, &signer).unwrap();
+    let mut read = said;
+    for round in 0..3 {
+        read = serde_json::from_str(&read.to_string()).unwrap();
+        assert_eq!(
+            check(Word::Report, &read, Some(&proof), &signer.public()),
+            Ok(()),
+            "{round}"
+        );
+    }
+}
