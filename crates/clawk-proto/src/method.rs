@@ -292,14 +292,16 @@ pub struct DelegateContext {
     pub proof: Option<Proof>,
 }
 
-/// A host's signature of a task or a report (an extension, which an agent need not know). `docs/reference/swarm.md` says what is
-/// signed.
+/// A host's signature of a task or a report (an extension, which an agent need not know). ADR 185 says what is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// The host's public key: `ed25519:` and 64 hexadecimal digits.
     pub key: String,
     /// The signature: 128 hexadecimal digits.
     pub signature: String,
+    /// Of a task: when it was given, milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<i64>,
 }
 
 /// What a delegated task may at most: each of them only narrows (an extension, which an agent need not know).

@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use clawk_proto::method::Proof;
+use clawk_proto::method::{DelegateParams, Proof};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,6 +15,10 @@ use crate::checkpoint::{PublicKey, Signer};
 const KIND: &str = "ed25519:";
 /// How often [`settled`] reads a value again.
 const ROUNDS: usize = 16;
+
+const DAY_MS: i64 = 86_400_000;
+/// How far the clock of who gives a task may be ahead of ours.
+const AHEAD_MS: i64 = 3_600_000;
 
 /// What is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,14 @@ pub enum Unproven {
         /// The key that is bound.
         expected: String,
     },
+    /// It is a task that the right key gave too long ago, or later than now: nobody knows any more whether it was done.
+    #[error("the key {expected}, which is expected, signed it, but not within the last {days} days")]
+    Old {
+        /// The key that is bound.
+        expected: String,
+        /// How old it may be.
+        days: i64,
+    },
 }
 
 impl Unproven {
@@ -68,7 +80,7 @@ impl Unproven {
         match self {
             Self::Unsigned { .. } => None,
             Self::OtherKey { shown, .. } => Some(shown),
-            Self::Changed { expected } => Some(expected),
+            Self::Changed { expected } | Self::Old { expected, .. } => Some(expected),
         }
     }
 }
@@ -118,6 +130,55 @@ pub fn sign(word: Word, said: &impl Serialize, signer: &Signer) -> Option<Proof>
     Some(Proof {
         key: written(&signer.public()),
         signature: signer.sign_bytes(&bytes(word, said)?),
+        at_ms: None,
+    })
+}
+
+/// A task as it is signed: with the identity that it is for and the time, so that nobody can put it into another queue, or give it
+/// again when the first time is forgotten.
+#[derive(Serialize)]
+struct Given<'a> {
+    at_ms: i64,
+    params: &'a DelegateParams,
+    to: &'a str,
+}
+
+/// Signs a task for the identity `to`. Its params have no `proof` yet.
+#[must_use]
+pub fn sign_task(params: &DelegateParams, to: &str, at_ms: i64, signer: &Signer) -> Option<Proof> {
+    let proof = sign(Word::Task, &Given { at_ms, params, to }, signer)?;
+    Some(Proof {
+        at_ms: Some(at_ms),
+        ..proof
+    })
+}
+
+/// Whether the host of the key `bound` has given this task to the identity `to`, not more than `days` ago.
+///
+/// # Errors
+/// It has not, or shows no proof of it.
+pub fn check_task(
+    params: &DelegateParams,
+    to: &str,
+    (now_ms, days): (i64, i64),
+    bound: &PublicKey,
+) -> Result<(), Unproven> {
+    let mut params = params.clone();
+    let proof = params.context.proof.take();
+    let at_ms = proof.as_ref().and_then(|proof| proof.at_ms).unwrap_or_default();
+    let given = Given {
+        at_ms,
+        params: &params,
+        to,
+    };
+    check(Word::Task, &given, proof.as_ref(), bound)?;
+    let oldest = now_ms.saturating_sub(days.saturating_mul(DAY_MS));
+    if (oldest..=now_ms.saturating_add(AHEAD_MS)).contains(&at_ms) {
+        return Ok(());
+    }
+    Err(Unproven::Old {
+        expected: bound.id(),
+        days,
     })
 }
 

@@ -501,15 +501,24 @@ fn bus(
             swarm.name
         );
     }
-    let giver = plan.member(plan.head).to_owned();
+    let giver = plan
+        .seat(plan.head)
+        .map_or_else(|| plan.claw.clone(), |seat| identity_name(&seat.identity));
     let giver = keys.get(&giver).map(|key| (giver.clone(), key.clone()));
     let serve = config.serve.clone();
+    let serve = serve.unwrap_or_else(|| identities.keys().cloned().collect());
+    // Its reports would be signed by this host's key, and refused.
+    if let Some(name) = serve.iter().find(|name| keys.contains_key(*name)) {
+        bail!(
+            "`[peers.{name}] key` of clawk.toml says that another host works for `{name}`, and this one does, too; leave `{name}` out of `[swarm] serve`"
+        );
+    }
     let host = digest_of(&[b"clawk host".as_slice(), &key.0].concat()).to_hex();
     Ok(Some(BusOptions {
         kind,
         swarm: swarm.name.clone(),
         host: host.chars().take(16).collect(),
-        serve: serve.unwrap_or_else(|| identities.keys().cloned().collect()),
+        serve,
         identities,
         role,
         giver,

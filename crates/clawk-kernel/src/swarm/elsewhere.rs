@@ -10,7 +10,7 @@ use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
 use clawk_swarm::coord::{Kind, Lost, Start, TaskId, TryEnd, Used, Wish, derived};
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Fault, Who};
-use clawk_trace::proof::{self, Word};
+use clawk_trace::proof;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -266,7 +266,10 @@ fn prepared(
         id,
     };
     let signer = peers.signer.as_ref();
-    errand.proof = signer.and_then(|signer| proof::sign(Word::Task, &errand.params(), signer));
+    errand.proof = signer.and_then(|signer| {
+        let at_ms = peers.scribe.now().as_millis();
+        proof::sign_task(&errand.params(), &errand.identity, at_ms, signer)
+    });
     let sent = Sent {
         task: start.task.clone(),
         attempt: start.attempt,

@@ -16,7 +16,7 @@ use clawk_kernel::{Door, Kernel, KernelError, Role};
 use clawk_proto::method::{DelegateParams, Method, ReportParams};
 use clawk_proto::{RequestId, SessionId};
 use clawk_trace::checkpoint::PublicKey;
-use clawk_trace::proof::{self, Word};
+use clawk_trace::proof;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -43,6 +43,9 @@ const START: Duration = Duration::from_secs(30);
 const TRIES: u64 = 5;
 /// How often a report that nobody here waits for is looked at: its try may not have been taken up again yet.
 const LOOKS: u64 = 3;
+/// How long a signed task may be taken: less than the bus keeps which host began it ([`crate::queue::KEPT`]), so that a copy which
+/// somebody puts there later is not done again.
+const PROVEN_DAYS: i64 = 6;
 
 /// The back end of a swarm's bus.
 #[derive(Debug, Clone)]
@@ -171,6 +174,7 @@ struct Bus<B> {
     host: String,
     role: Role,
     giver: Option<(String, PublicKey)>,
+    clock: Arc<dyn Clock>,
     ends: BTreeMap<String, Ends<B>>,
     gone: AtomicBool,
     claims: Claims,
@@ -222,6 +226,7 @@ impl<B: Broker> Bus<B> {
             host: options.host.clone(),
             role: options.role,
             giver: options.giver.clone(),
+            clock: Arc::clone(&options.clock),
             ends,
             gone: AtomicBool::new(false),
             claims: Claims::default(),
@@ -302,7 +307,7 @@ impl<B: Broker> Bus<B> {
             return;
         };
         let Some(inbox) = &ends.inbox else { return };
-        let buried = match self.read(parcel) {
+        let buried = match self.read(identity, parcel) {
             Ok(params) => match self.worked((identity, inbox), parcel, params, on).await {
                 Some(Ok(report)) => {
                     self.put_away(ends, inbox, parcel, &report).await;
@@ -320,7 +325,7 @@ impl<B: Broker> Bus<B> {
         }
     }
 
-    fn read(&self, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
+    fn read(&self, identity: &str, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
         #[derive(Deserialize)]
         struct Asked {
             method: String,
@@ -335,9 +340,8 @@ impl<B: Broker> Bus<B> {
             return Err("it is no task for this swarm".to_owned());
         }
         if let Some((name, key)) = &self.giver {
-            let mut said = asked.params.clone();
-            let proof = said.context.proof.take();
-            proof::check(Word::Task, &said, proof.as_ref(), key)
+            let now_ms = self.clock.now().as_millis();
+            proof::check_task(&asked.params, identity, (now_ms, PROVEN_DAYS), key)
                 .map_err(|why| format!("this task is not taken as given by `{name}`: {why}"))?;
         }
         let limits = asked.params.context.limits.as_ref();

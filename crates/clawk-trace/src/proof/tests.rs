@@ -82,3 +82,44 @@ fn numbers_are_signed_as_the_other_side_reads_them() {
         );
     }
 }
+
+#[test]
+fn a_task_counts_in_its_own_queue_and_for_some_days() {
+    let key = signer(5);
+    let given = 1_764_000_000_000;
+    let mut task: DelegateParams = serde_json::from_value(json!({
+        "task_id": "0195f1c2-6d3e-7aaa-8bbb-0123456789ab",
+        "task": {"description": "do it"},
+        "context": {"request_id": "0195f1c2-6d3e-7aaa-8bbb-0123456789ac", "swarm": "team", "member": "hand"},
+    }))
+    .unwrap();
+    let check = |task: &DelegateParams, to: &str, after_ms: i64| {
+        check_task(task, to, (given + after_ms, 6), &key.public())
+    };
+    let expected = key.public().id();
+    let unsigned = Unproven::Unsigned {
+        expected: expected.clone(),
+    };
+    assert_eq!(check(&task, "hand", 0), Err(unsigned));
+    task.context.proof = sign_task(&task, "hand", given, &key);
+    assert_eq!(check(&task, "hand", 0), Ok(()));
+    assert_eq!(check(&task, "hand", 6 * DAY_MS), Ok(()));
+
+    let old = Err(Unproven::Old {
+        expected: expected.clone(),
+        days: 6,
+    });
+    assert_eq!(check(&task, "hand", 6 * DAY_MS + 1), old);
+    assert_eq!(check(&task, "hand", -AHEAD_MS - 1), old);
+
+    let changed = Err(Unproven::Changed { expected });
+    assert_eq!(check(&task, "other", 0), changed, "another queue");
+    let mut again = task.clone();
+    again.context.proof.as_mut().unwrap().at_ms = Some(given + 6 * DAY_MS);
+    assert_eq!(check(&again, "hand", 6 * DAY_MS + 1), changed, "made younger");
+    again.context.proof.as_mut().unwrap().at_ms = None;
+    assert_eq!(check(&again, "hand", 0), changed, "without its time");
+    let mut again = task;
+    again.task.description = "do more".to_owned();
+    assert_eq!(check(&again, "hand", 0), changed);
+}

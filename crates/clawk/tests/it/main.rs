@@ -52,6 +52,7 @@ mod planted;
 mod policy;
 mod postgres;
 mod private;
+mod proven;
 #[path = "../common/terminal.rs"]
 mod pty;
 mod purse;

@@ -34,12 +34,12 @@ fn broadcast(members: &[&str], more: Value) -> Value {
     swarm("broadcast", "merge", json!(agents), more)
 }
 
-fn silent_script() -> Value {
+pub(crate) fn silent_script() -> Value {
     json!({"scenes": [scene("", "", says("nobody here should speak"))]})
 }
 
 /// The reasons of refused reports.
-fn refused(agent: &Agent) -> Vec<String> {
+pub(crate) fn refused(agent: &Agent) -> Vec<String> {
     let refused = events(agent)
         .into_iter()
         .filter(|event| event.kind == kind::SWARM_REFUSED);
@@ -51,7 +51,7 @@ fn refused(agent: &Agent) -> Vec<String> {
         .collect()
 }
 
-fn reports(agent: &Agent) -> usize {
+pub(crate) fn reports(agent: &Agent) -> usize {
     let reported = |event: &&clawk_kernel::ports::Recorded| {
         event.kind == kind::SWARM_REPORTED && event.payload.contains("\"orphan\":false")
     };
@@ -65,7 +65,7 @@ fn notes(agent: &Agent, name: &str) -> Vec<Value> {
         .collect()
 }
 
-fn verified(agent: &Agent) {
+pub(crate) fn verified(agent: &Agent) {
     let output = agent
         .clawk(["trace", "verify", "--format", "json"])
         .arg("--state")
@@ -313,7 +313,7 @@ impl Drop for Host {
 }
 
 /// `clawk serve` in an agent's folder.
-fn serving(agent: &Agent, more: &[&str]) -> Command {
+pub(crate) fn serving(agent: &Agent, more: &[&str]) -> Command {
     let mut command = Command::new(program());
     command
         .args(["serve", "claw.yaml"])
@@ -507,7 +507,7 @@ fn a_binding_that_is_none_is_refused() {
 }
 
 /// A host's key and its fingerprint.
-fn key_of(agent: &Agent) -> (String, String) {
+pub(crate) fn key_of(agent: &Agent) -> (String, String) {
     let output = agent
         .clawk(["swarm", "key", "claw.yaml", "--format", "json", "--state"])
         .arg(agent.state())
