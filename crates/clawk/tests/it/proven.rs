@@ -54,7 +54,19 @@ fn lying(leader: &Agent, queue: &str) -> Vec<Value> {
         .collect()
 }
 
-fn giving(leader: &Agent) -> Child {
+/// A run that somebody waits for; killed when dropped.
+struct Giving(Option<Child>);
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+fn giving(leader: &Agent) -> Giving {
     let mut command = std::process::Command::new(crate::agent::program());
     command
         .args(["swarm", "run", "claw.yaml", "do it", "--format", "json"])
@@ -64,17 +76,16 @@ fn giving(leader: &Agent) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    command.spawn().unwrap()
+    Giving(Some(command.spawn().unwrap()))
 }
 
-fn ended(child: Child) -> Value {
-    let output = child.wait_with_output().unwrap();
+fn ended(mut run: Giving) {
+    let output = run.0.take().unwrap().wait_with_output().unwrap();
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success(), "{result}");
     let said = result["text"].as_str().unwrap();
     assert_eq!(said.matches("signed").count(), 2, "{result}");
     assert!(!said.contains("forged"), "{result}");
-    result
 }
 
 /// A leader, and a worker for two members; each knows the other's key.
