@@ -429,6 +429,7 @@ fn the_same_in_one_process() {
     every_task_ends_once(Carrier::Own);
 }
 
+#[expect(clippy::print_stderr, reason = "a soak of hours says how far it is")]
 fn every_task_ends_once(carrier: Carrier) {
     let tasks = asked_for("CLAWK_SWARM_TASKS", 200);
     let workers = if carrier == Carrier::Own {
