@@ -20,7 +20,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some((name, words)) if name == "channels" => channels::run(words),
         Some((name, [])) if name == "doors" => doors::run(),
         Some((name, words)) if name == "swarm" => swarm::run(words),
-        _ => bail!("usage: cargo xtask soak [channels [WORD…] | doors | swarm [--tasks N] [--workers N]]"),
+        _ => bail!(
+            "usage: cargo xtask soak [channels [WORD…] | doors | swarm [--backend NAME] [--tasks N] [--workers N]]"
+        ),
     }
 }
 

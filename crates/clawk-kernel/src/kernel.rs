@@ -532,6 +532,12 @@ impl Kernel {
         swarm::result_of(&self.agent.peers, run).await
     }
 
+    /// The params of a report to another host, signed by this host's key, if it has one.
+    #[must_use]
+    pub fn proven(&self, params: Value) -> Value {
+        swarm::proven(&self.agent.peers, params)
+    }
+
     /// Where reports are taken that come by a bus or by a connection of this host's own.
     #[must_use]
     pub fn reports(&self) -> Arc<dyn Reports> {

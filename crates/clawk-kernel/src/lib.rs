@@ -104,7 +104,7 @@ pub use sampling::{NAME as SAMPLING, Sample, SampleMessage, SampleRole, Sampled}
 pub use screen::Judge;
 pub use session::{MAX_MESSAGE_BYTES, Session};
 pub use skill::REQUIRES;
-pub use swarm::SwarmView;
+pub use swarm::{SwarmView, UNPROVEN};
 pub use talk::Standing;
 pub use talk::told::{ClientCall, Earlier, Talk, Told};
 pub use team::{SWARM_KINDS, fact_of, session_of};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clawk_manifest::model::Identity;
+use clawk_trace::checkpoint::Signer;
 use serde::{Deserialize, Serialize};
 
 use crate::claims::Claims;
@@ -70,6 +71,8 @@ pub struct SwarmOptions {
     pub elsewhere: Option<Arc<dyn Elsewhere>>,
     /// What report tokens are made of.
     pub token_key: TokenKey,
+    /// This host's key, under which it gives tasks to other hosts and reports theirs; none: it signs nothing.
+    pub signer: Option<Arc<Signer>>,
     /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
     /// tools do, and no member works.
     pub taped: Option<BTreeMap<String, Timestamp>>,

@@ -17,6 +17,7 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_swarm::coord::{Brief, Edge, Member as Seated, Node, Refusal, RunResult, RunState, TaskId, Wish};
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Coord, Effect, Plan};
+use clawk_trace::checkpoint::Signer;
 use serde_json::json;
 
 use crate::call::Calls;
@@ -36,7 +37,8 @@ use crate::watch::Notices;
 pub(crate) use elsewhere::desk;
 pub(crate) use restore::{go_on, restore};
 use tries::Try;
-pub(crate) use wire::{broadcast, discover, report, view};
+pub use wire::UNPROVEN;
+pub(crate) use wire::{broadcast, discover, proven, report, view};
 
 /// Tokens of a prompt of ordinary size and of its answer, by which prices are compared.
 const ORDINARY: (u64, u64) = (2000, 500);
@@ -51,6 +53,7 @@ pub(crate) struct Peers {
     identities: BTreeMap<String, Arc<Identity>>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
     token_key: TokenKey,
+    signer: Option<Arc<Signer>>,
     /// Tries that others work on.
     sent: Mutex<elsewhere::SentTries>,
     tries: Mutex<HashMap<TaskId, Try>>,
@@ -184,6 +187,7 @@ impl Peers {
             identities: options.identities,
             elsewhere: options.elsewhere,
             token_key: options.token_key,
+            signer: options.signer,
             sent: Mutex::default(),
             tries: Mutex::default(),
             purses: Mutex::default(),

@@ -287,6 +287,21 @@ pub struct DelegateContext {
     /// At most this, for everybody who works on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<TaskLimits>,
+    /// Who gives the task, by its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
+}
+
+/// A host's signature of a task or a report (an extension, which an agent need not know). ADR 185 says what is signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// The host's public key: `ed25519:` and 64 hexadecimal digits.
+    pub key: String,
+    /// The signature: 128 hexadecimal digits.
+    pub signature: String,
+    /// Of a task: when it was given, milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<i64>,
 }
 
 /// What a delegated task may at most: each of them only narrows (an extension, which an agent need not know).
@@ -357,6 +372,9 @@ pub struct ReportParams {
     /// `context.report_token` of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_token: Option<String>,
+    /// Who reports, by its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
 }
 
 /// Params of the `claw.swarm.broadcast` notification.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
 use clawk_proto::RequestId;
+use clawk_trace::checkpoint::PublicKey;
 
 /// A task is given to another host after so long without a sign of its holder, milliseconds of the world; shorter than the bus's,
 /// as everything here is.
@@ -124,6 +125,10 @@ impl Elsewhere for Seat {
     }
 
     fn tools(&self, _identity: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    fn key(&self, _identity: &str) -> Option<PublicKey> {
         None
     }
 

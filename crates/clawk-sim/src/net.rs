@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_kernel::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
 use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateParams, ReportParams};
+use clawk_trace::checkpoint::PublicKey;
 use serde_json::json;
 
 /// A message on its way.
@@ -92,6 +93,10 @@ impl Elsewhere for Bus {
     }
 
     fn tools(&self, _identity: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    fn key(&self, _identity: &str) -> Option<PublicKey> {
         None
     }
 

@@ -363,6 +363,7 @@ impl World {
                 member: text.starts_with("task").then(|| "hand".to_owned()),
                 report_token: None,
                 limits: None,
+                proof: None,
             },
             task: Task {
                 description: text,
@@ -444,6 +445,7 @@ impl World {
                 duration_ms: Some(result.duration_ms),
                 cost_microusd: Some(result.cost_microusd),
                 report_token: token,
+                proof: None,
             })));
         });
         // It stays on its way until its report is: a crash of the worker loses nothing.

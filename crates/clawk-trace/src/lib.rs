@@ -1,6 +1,6 @@
 //! TRACE: the bytes that are hashed, the chain they make, and the proof that it holds.
 //!
-//! *Owns:* canonical JSON in its three readings, the size of events, the hash chain, the streaming verifier, semantic diff, signed checkpoints, one-line rendering for people.
+//! *Owns:* canonical JSON in its three readings, the size of events, the hash chain, the streaming verifier, semantic diff, signed checkpoints, the words that hosts sign, one-line rendering for people.
 //! *Depends on:* `clawk-proto`; SHA-256, Ed25519.
 //! *Must not know:* SQL, the kernel, clocks, tokio.
 //! *Start reading at:* [`chain`], then [`mod@verify`].
@@ -11,6 +11,7 @@ pub mod chain;
 pub mod checkpoint;
 pub mod diff;
 pub mod event;
+pub mod proof;
 pub mod show;
 pub mod verify;
 

@@ -15,13 +15,15 @@ use clawk_kernel::ports::{Errand, Later, Lost, RunError, TokenKey, Worked};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_kernel::witness::digest_of;
 use clawk_manifest::Manifest;
-use clawk_manifest::model::{BusBackend, MessagePassing};
+use clawk_manifest::model::{BusBackend, MessagePassing, Swarm};
 use clawk_secrets::Resolver;
 use clawk_server::peers::{BusKind, BusOptions, Foreign, ForeignOptions, LinkOptions, Peers};
 use clawk_swarm::Plan;
 use clawk_swarm::limit::Local;
 use clawk_swarm::plan::identity_name;
 use clawk_tools::A2aAgent;
+use clawk_trace::checkpoint::PublicKey;
+use clawk_trace::proof;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, QueueDoor};
@@ -83,6 +85,10 @@ pub(crate) struct PeerConfig {
     /// A CKP agent behind its queues: `nats://HOST:PORT` or `redis://HOST:PORT`, and `#SWARM/AGENT` where its names differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bus: Option<String>,
+    /// The public key that signs what it says: `ed25519:` and 64 hexadecimal digits (`clawk swarm key` prints it there). Of a member
+    /// that works by the Swarm's own bus, and of the host that gives tasks, this key stands alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
     /// A reference to the token that it wants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
@@ -102,6 +108,8 @@ enum Way<'a> {
     Url(&'a str),
     A2a(&'a str),
     Bus(&'a str),
+    /// The Swarm's own bus, with a key.
+    Swarm,
 }
 
 impl PeerConfig {
@@ -117,9 +125,27 @@ impl PeerConfig {
         let mut given = ways.into_iter().flatten();
         match (given.next(), given.next()) {
             (Some(way), None) => Ok(way),
+            (None, _) if self.key.is_some() && self.token.is_none() && self.tools.is_none() => Ok(Way::Swarm),
             _ => bail!(
                 "`[peers.{name}]` of clawk.toml needs exactly one of `identity`, `manifest`, `command`, `url`, `a2a` and `bus`"
             ),
+        }
+    }
+
+    /// The key that signs what it says.
+    fn key(&self, name: &str) -> Result<Option<PublicKey>> {
+        let Some(text) = &self.key else { return Ok(None) };
+        let key = proof::read(text).with_context(|| {
+            format!("`[peers.{name}] key` of clawk.toml is not a key (example: `ed25519:` and 64 hexadecimal digits)")
+        })?;
+        match self.way(name)? {
+            Way::Here => bail!(
+                "`[peers.{name}]` of clawk.toml: `identity` works in this process, where nothing is signed; leave `key` out"
+            ),
+            Way::A2a(_) => {
+                bail!("`[peers.{name}]` of clawk.toml: an agent of A2A signs nothing; leave `key` out")
+            }
+            Way::Manifest(_) | Way::Command(_) | Way::Url(_) | Way::Bus(_) | Way::Swarm => Ok(Some(key)),
         }
     }
 
@@ -214,19 +240,36 @@ pub(crate) async fn elsewhere(place: Place<'_>, key: &TokenKey) -> Result<Option
         }
     }
     let bound = |name: &str| links.contains_key(name) || foreign.contains_key(name);
-    let bus = bus(place, key, &bound)?;
+    let keys = keys(place)?;
+    let bus = bus(place, key, &bound, &keys)?;
     if links.is_empty() && foreign.is_empty() && bus.is_none() {
         return Ok(None);
     }
-    let peers = Peers::new(links, foreign, bus).await;
+    let peers = Peers::new(links, foreign, bus, keys).await;
     Ok(Some(peers.context("the swarm's bus can't be reached")?))
+}
+
+/// The keys of `[peers]`, by the names of their tables.
+fn keys(place: Place<'_>) -> Result<BTreeMap<String, PublicKey>> {
+    let mut keys = BTreeMap::new();
+    for (name, peer) in &place.config.settings.peers {
+        let Some(key) = peer.key(name)? else { continue };
+        let own = |swarm: &Swarm| swarm.coordination.backend == BusBackend::InProcess;
+        if matches!(peer.way(name)?, Way::Swarm) && place.manifest.swarm.as_ref().is_none_or(own) {
+            bail!(
+                "`[peers.{name}]` of clawk.toml: a `key` alone is for members of a Swarm whose backend is `sqlite-wal`, `redis` or `nats`; say how the peer is reached"
+            );
+        }
+        keys.insert(name.clone(), key);
+    }
+    Ok(keys)
 }
 
 fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOptions>> {
     let folder = place.config.folder();
     let about = || format!("`[peers.{name}]` of clawk.toml");
     let target = match peer.way(name)? {
-        Way::Here | Way::A2a(_) => return Ok(None),
+        Way::Here | Way::A2a(_) | Way::Swarm => return Ok(None),
         Way::Manifest(path) => {
             let state = place.state.join(STATES).join(name);
             let program = std::env::current_exe().context("this program can't find itself")?;
@@ -410,7 +453,12 @@ fn identities(place: Place<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BT
 }
 
 /// The bus of the manifest's Swarm; none: its members work in this process.
-fn bus(place: Place<'_>, key: &TokenKey, bound: &dyn Fn(&str) -> bool) -> Result<Option<BusOptions>> {
+fn bus(
+    place: Place<'_>,
+    key: &TokenKey,
+    bound: &dyn Fn(&str) -> bool,
+    keys: &BTreeMap<String, PublicKey>,
+) -> Result<Option<BusOptions>> {
     let Some(swarm) = &place.manifest.swarm else {
         return Ok(None);
     };
@@ -453,15 +501,27 @@ fn bus(place: Place<'_>, key: &TokenKey, bound: &dyn Fn(&str) -> bool) -> Result
             swarm.name
         );
     }
+    let giver = plan
+        .seat(plan.head)
+        .map_or_else(|| plan.claw.clone(), |seat| identity_name(&seat.identity));
+    let giver = keys.get(&giver).map(|key| (giver.clone(), key.clone()));
     let serve = config.serve.clone();
+    let serve = serve.unwrap_or_else(|| identities.keys().cloned().collect());
+    // Its reports would be signed by this host's key, and refused.
+    if let Some(name) = serve.iter().find(|name| keys.contains_key(*name)) {
+        bail!(
+            "`[peers.{name}] key` of clawk.toml says that another host works for `{name}`, and this one does, too; leave `{name}` out of `[swarm] serve`"
+        );
+    }
     let host = digest_of(&[b"clawk host".as_slice(), &key.0].concat()).to_hex();
     Ok(Some(BusOptions {
         kind,
         swarm: swarm.name.clone(),
         host: host.chars().take(16).collect(),
-        serve: serve.unwrap_or_else(|| identities.keys().cloned().collect()),
+        serve,
         identities,
         role,
+        giver,
         clock: Arc::new(SystemClock::default()) as Arc<dyn Clock>,
     }))
 }

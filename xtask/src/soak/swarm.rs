@@ -1,12 +1,42 @@
-//! `cargo xtask soak swarm`: hosts in network namespaces with NATS between them; needs root.
+//! `cargo xtask soak swarm [--backend NAME]`: a swarm whose hosts and processes fail; needs root.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::number;
 use crate::{parts, run};
 
-/// Runs the test of `crates/clawk/tests/it/hosts.rs` with more tasks.
+/// The tests of `crates/clawk/tests/it/hosts.rs`, by their back ends.
+const TESTS: [(&str, &str); 4] = [
+    (
+        "nats",
+        "hosts::every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts",
+    ),
+    ("redis", "hosts::the_same_over_redis"),
+    (
+        "sqlite-wal",
+        "hosts::the_same_over_a_file_between_processes_of_one_host",
+    ),
+    ("in-process", "hosts::the_same_in_one_process"),
+];
+
+/// Runs them with more tasks: the one of `--backend`, or all.
+///
+/// # Errors
+/// The words are wrong, or a test failed.
 pub(super) fn run(args: &[String]) -> Result<()> {
+    let asked = args.iter().position(|arg| arg == "--backend");
+    let asked = asked.map(|at| args.get(at.saturating_add(1)).map_or("", String::as_str));
+    let known: Vec<_> = TESTS
+        .iter()
+        .filter(|(backend, _)| asked.is_none_or(|asked| asked == *backend))
+        .collect();
+    if known.is_empty() {
+        bail!("`--backend` is one of `nats`, `redis`, `sqlite-wal` and `in-process`");
+    }
+    known.into_iter().try_for_each(|(_, test)| soak(test, args))
+}
+
+fn soak(test: &str, args: &[String]) -> Result<()> {
     let (tasks, workers) = (number(args, "--tasks", 10_000)?, number(args, "--workers", 5)?);
     let mut command = run::command("cargo");
     command.args([
@@ -19,7 +49,7 @@ pub(super) fn run(args: &[String]) -> Result<()> {
         "it",
         "--locked",
         "--",
-        "hosts::every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts",
+        test,
         "--exact",
         "--nocapture",
     ]);

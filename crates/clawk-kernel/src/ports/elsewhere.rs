@@ -4,8 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use clawk_proto::RequestId;
-use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
+use clawk_proto::method::{
+    Acknowledged, DelegateContext, DelegateParams, Proof, ReportParams, Task, TaskLimits,
+};
 use clawk_swarm::coord::Lost;
+use clawk_trace::checkpoint::PublicKey;
 
 use super::Later;
 use crate::error::KernelError;
@@ -38,6 +41,30 @@ pub struct Errand {
     pub limits: TaskLimits,
     /// Who reports the task shows it.
     pub report_token: String,
+    /// This host's signature of [`Errand::params`].
+    pub proof: Option<Proof>,
+}
+
+impl Errand {
+    /// The params of `claw.swarm.delegate`.
+    #[must_use]
+    pub fn params(&self) -> DelegateParams {
+        DelegateParams {
+            task_id: self.id.clone(),
+            task: Task {
+                description: self.text.clone(),
+                input: None,
+            },
+            context: DelegateContext {
+                request_id: self.request_id.clone(),
+                swarm: self.swarm.clone(),
+                member: Some(self.member.clone()),
+                report_token: Some(self.report_token.clone()),
+                limits: Some(self.limits.clone()),
+                proof: self.proof.clone(),
+            },
+        }
+    }
 }
 
 /// How an errand ended.
@@ -95,6 +122,9 @@ pub trait Elsewhere: fmt::Debug + Send + Sync {
 
     /// At most these tools.
     fn tools(&self, identity: &str) -> Option<Vec<String>>;
+
+    /// The key that signs its reports; none: they are not signed, or nobody looks.
+    fn key(&self, identity: &str) -> Option<PublicKey>;
 
     /// Works on a try. Reports go to `reports`; the first one that counts ends the try, and this future is dropped.
     fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked>;

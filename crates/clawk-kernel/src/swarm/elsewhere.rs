@@ -10,6 +10,7 @@ use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
 use clawk_swarm::coord::{Kind, Lost, Start, TaskId, TryEnd, Used, Wish, derived};
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Fault, Who};
+use clawk_trace::proof;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,7 @@ pub(super) struct Sent {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
     pub(super) member: String,
+    pub(super) identity: String,
     token: String,
     /// A report counted, or the try is over.
     taken: CancellationToken,
@@ -245,7 +247,7 @@ fn prepared(
         .as_ref()
         .map(|team| team.look(|coord| coord.plan().swarm.clone()))
         .unwrap_or_default();
-    let errand = Errand {
+    let mut errand = Errand {
         swarm,
         member: start.member.clone(),
         request_id: derived(&id, "request"),
@@ -259,13 +261,20 @@ fn prepared(
             timeout_ms: start.wish.timeout_ms.or_else(|| there.timeout_ms(&identity)),
         },
         report_token: token.clone(),
+        proof: None,
         identity,
         id,
     };
+    let signer = peers.signer.as_ref();
+    errand.proof = signer.and_then(|signer| {
+        let at_ms = peers.scribe.now().as_millis();
+        proof::sign_task(&errand.params(), &errand.identity, at_ms, signer)
+    });
     let sent = Sent {
         task: start.task.clone(),
         attempt: start.attempt,
         member: start.member.clone(),
+        identity: errand.identity.clone(),
         token,
         taken: CancellationToken::new(),
         used: Arc::default(),

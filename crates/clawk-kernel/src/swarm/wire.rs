@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use clawk_proto::SessionId;
 use clawk_proto::method::{
     Acknowledged, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams, TaskStatus,
 };
 use clawk_proto::uri::ClawUri;
+use clawk_proto::{ErrorCode, RequestId, SessionId};
 use clawk_swarm::coord::Reception;
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Coord, Effect};
+use clawk_trace::proof::{self, Unproven, Word};
+use serde_json::{Value, json};
 
 use super::elsewhere::Sent;
 use super::{Peers, SwarmView, declared, lock, thread, tries};
@@ -20,6 +22,9 @@ use crate::ports::JournalError;
 use crate::screen::{Look, Spot};
 use crate::team::Team;
 use crate::watch::Notices;
+
+/// The reason of a refused report that its member's key has not signed.
+pub const UNPROVEN: &str = "unproven";
 
 /// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22). Members of this process report by
 /// themselves, so nobody who comes in by a connection is the member of their tasks.
@@ -40,6 +45,11 @@ pub(super) async fn report_as(
     mut params: ReportParams,
 ) -> Result<Acknowledged, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+    let sent = lock(&peers.sent).of(&params, bound);
+    // Before the screens: what they take out was signed.
+    let unproven = sent
+        .as_ref()
+        .and_then(|(sent, own)| doubt(peers, sent, *own, &params));
     let mut look = Look::new(
         &peers.calls.screens,
         thread(peers, session),
@@ -50,10 +60,9 @@ pub(super) async fn report_as(
     judge::peer_value(&mut look, &mut params.result).await;
     let drafts = look.drafts;
     let mut met = Reception::Unknown;
-    let sent = lock(&peers.sent).of(&params, bound);
     if let Some(team) = &peers.calls.team {
         let Ok(kept) = team.act(None, |coord, _| {
-            let (reception, effects) = received(coord, sent.as_ref(), &params);
+            let (reception, effects) = received(coord, (sent.as_ref(), unproven.as_ref()), &params);
             met = reception;
             Ok::<_, std::convert::Infallible>(effects)
         });
@@ -63,7 +72,7 @@ pub(super) async fn report_as(
     if !drafts.is_empty() {
         peers.scribe.write(drafts).await?;
     }
-    if let Some((sent, _)) = sent.filter(|_| met == Reception::Taken) {
+    if let Some((sent, _)) = sent.as_ref().filter(|_| met == Reception::Taken) {
         sent.take(&params);
     }
     match met {
@@ -72,6 +81,12 @@ pub(super) async fn report_as(
             member: "result",
             reason: "an object or a text of at most 1 MiB is wanted".to_owned(),
         }),
+        Reception::Unproven => Err(not_believed(
+            peers,
+            &params.task_id,
+            sent.as_ref(),
+            unproven.as_ref(),
+        )),
         Reception::NotYours => Ok(Acknowledged { acknowledged: false }),
         Reception::Taken | Reception::Duplicate | Reception::Late => Ok(Acknowledged { acknowledged: true }),
     }
@@ -80,7 +95,7 @@ pub(super) async fn report_as(
 /// What the coordinator makes of a report.
 fn received(
     coord: &mut Coord,
-    sent: Option<&(Sent, bool)>,
+    (sent, unproven): (Option<&(Sent, bool)>, Option<&Unproven>),
     params: &ReportParams,
 ) -> (Reception, Vec<Effect>) {
     let Some((sent, own)) = sent else {
@@ -93,6 +108,14 @@ fn received(
     if !own {
         return refused(coord, Reception::NotYours);
     }
+    if let Some(unproven) = unproven {
+        let by = match unproven.shown() {
+            Some(key) => format!("{}, key {key}", sent.member),
+            None => format!("{}, unsigned", sent.member),
+        };
+        let effects = coord.refuse_report(&sent.task, &by, Reception::Unproven);
+        return (Reception::Unproven, effects);
+    }
     match coord.task(&sent.task) {
         Some(task) if task.attempts == sent.attempt => {
             coord.report(&sent.task, Some(&sent.member), params.status, &params.result)
@@ -100,6 +123,52 @@ fn received(
         // Another try works on it, or its run has ended.
         Some(_) | None => refused(coord, Reception::Late),
     }
+}
+
+/// Why the report is not its member's; none: it is, as far as is known.
+fn doubt(peers: &Peers, sent: &Sent, own: bool, params: &ReportParams) -> Option<Unproven> {
+    let key = peers.elsewhere.as_ref()?.key(&sent.identity).filter(|_| own)?;
+    let said = ReportParams {
+        proof: None,
+        ..params.clone()
+    };
+    proof::check(Word::Report, &said, params.proof.as_ref(), &key).err()
+}
+
+fn not_believed(
+    peers: &Peers,
+    task: &RequestId,
+    sent: Option<&(Sent, bool)>,
+    unproven: Option<&Unproven>,
+) -> KernelError {
+    let identity = sent.map(|(sent, _)| sent.identity.clone()).unwrap_or_default();
+    let why = unproven.map(ToString::to_string).unwrap_or_default();
+    let message = format!("this report is not taken as the word of `{identity}`: {why}");
+    tracing::warn!(%task, "{message}");
+    let swarm = peers.calls.manifest.swarm.as_ref();
+    KernelError::Swarm {
+        code: ErrorCode::PolicyDenied.code(),
+        swarm: swarm.map(|swarm| swarm.name.clone()).unwrap_or_default(),
+        task_id: task.clone(),
+        reason: UNPROVEN.to_owned(),
+        message,
+    }
+}
+
+/// The params of a report, signed by this host's key, if it has one.
+pub(crate) fn proven(peers: &Peers, params: Value) -> Value {
+    let Some(signer) = &peers.signer else {
+        return params;
+    };
+    let mut params = proof::settled(params);
+    let said = serde_json::from_value::<ReportParams>(params.clone());
+    let proof = said
+        .ok()
+        .and_then(|said| proof::sign(Word::Report, &said, signer)); // silent-ok: a report of ours is one
+    if let (Some(object), Some(proof)) = (params.as_object_mut(), proof) {
+        object.insert("proof".to_owned(), json!(proof));
+    }
+    params
 }
 
 async fn orphan(

@@ -180,6 +180,7 @@ async fn every_door_leads_through_a_durable_decision() {
             member: None,
             report_token: None,
             limits: None,
+            proof: None,
         },
     };
     kernel.delegate(session, task).await.unwrap();

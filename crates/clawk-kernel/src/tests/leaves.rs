@@ -150,6 +150,7 @@ async fn a_peer_asks_the_provider_of_its_seat() {
             member: Some("hand".to_owned()),
             report_token: None,
             limits: None,
+            proof: None,
         },
     };
     kernel.delegate(session, task).await.unwrap();

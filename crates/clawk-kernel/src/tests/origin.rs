@@ -350,6 +350,7 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
                 member: None,
                 report_token: None,
                 limits: None,
+                proof: None,
             },
         };
         kernel.delegate(session.id, task).await.unwrap();

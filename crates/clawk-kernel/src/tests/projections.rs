@@ -92,6 +92,7 @@ async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
                 member: None,
                 report_token: None,
                 limits: None,
+                proof: None,
             };
             let task = DelegateParams {
                 task_id: id(1_000_000 + n),

@@ -38,6 +38,7 @@ fn task(n: u32) -> DelegateParams {
             member: Some("hand".to_owned()),
             report_token: None,
             limits: None,
+            proof: None,
         },
     }
 }
@@ -290,6 +291,7 @@ async fn r22_orphans_are_recorded_and_unknown_swarms_refused() {
         duration_ms: None,
         cost_microusd: None,
         report_token: None,
+        proof: None,
     };
     assert!(kernel.report(session, report).await.unwrap().acknowledged);
     assert!(reported(&rig, &id(77)).await.contains(r#""orphan":true"#));

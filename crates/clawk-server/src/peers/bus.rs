@@ -15,6 +15,8 @@ use clawk_kernel::time::{Clock, Steady};
 use clawk_kernel::{Door, Kernel, KernelError, Role};
 use clawk_proto::method::{DelegateParams, Method, ReportParams};
 use clawk_proto::{RequestId, SessionId};
+use clawk_trace::checkpoint::PublicKey;
+use clawk_trace::proof;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -23,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::claims::Claims;
-use super::delegate;
 use crate::queue::sqlite::File;
 use crate::queue::{Broker, Lane, Parcel, QueueError};
 use crate::rpc::reports;
@@ -42,6 +43,9 @@ const START: Duration = Duration::from_secs(30);
 const TRIES: u64 = 5;
 /// How often a report that nobody here waits for is looked at: its try may not have been taken up again yet.
 const LOOKS: u64 = 3;
+/// How long a signed task may be taken: less than the bus keeps which host began it ([`crate::queue::KEPT`]), so that a copy which
+/// somebody puts there later is not done again.
+const PROVEN_DAYS: i64 = 6;
 
 /// The back end of a swarm's bus.
 #[derive(Debug, Clone)]
@@ -69,6 +73,8 @@ pub struct BusOptions {
     pub serve: Vec<String>,
     /// With which role tasks come out of it, at most.
     pub role: Role,
+    /// Whose tasks alone are worked on, by its name and its key; none: those of every host that can write to the bus.
+    pub giver: Option<(String, PublicKey)>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -167,6 +173,8 @@ struct Bus<B> {
     swarm: String,
     host: String,
     role: Role,
+    giver: Option<(String, PublicKey)>,
+    clock: Arc<dyn Clock>,
     ends: BTreeMap<String, Ends<B>>,
     gone: AtomicBool,
     claims: Claims,
@@ -218,6 +226,8 @@ impl<B: Broker> Bus<B> {
             swarm: options.swarm.clone(),
             host: options.host.clone(),
             role: options.role,
+            giver: options.giver.clone(),
+            clock: Arc::clone(&options.clock),
             ends,
             gone: AtomicBool::new(false),
             claims: Claims::default(),
@@ -237,7 +247,7 @@ impl<B: Broker> Bus<B> {
             return std::future::pending().await;
         };
         let request = json!({
-            "jsonrpc": "2.0", "id": errand.request_id, "method": Method::SwarmDelegate.name(), "params": delegate(errand),
+            "jsonrpc": "2.0", "id": errand.request_id, "method": Method::SwarmDelegate.name(), "params": errand.params(),
         });
         let line = request.to_string().into_bytes();
         loop {
@@ -299,7 +309,7 @@ impl<B: Broker> Bus<B> {
             return;
         };
         let Some(inbox) = &ends.inbox else { return };
-        let buried = match self.read(parcel) {
+        let buried = match self.read(identity, parcel) {
             Ok(params) => match self.worked((identity, inbox), parcel, params, on).await {
                 Some(Ok(report)) => {
                     self.put_away(ends, inbox, parcel, &report).await;
@@ -317,7 +327,7 @@ impl<B: Broker> Bus<B> {
         }
     }
 
-    fn read(&self, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
+    fn read(&self, identity: &str, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
         #[derive(Deserialize)]
         struct Asked {
             method: String,
@@ -330,6 +340,11 @@ impl<B: Broker> Bus<B> {
             serde_json::from_slice(&parcel.message).map_err(|error| format!("not readable: {error}"))?;
         if asked.method != Method::SwarmDelegate.name() || asked.params.context.swarm != self.swarm {
             return Err("it is no task for this swarm".to_owned());
+        }
+        if let Some((name, key)) = &self.giver {
+            let now_ms = self.clock.now().as_millis();
+            proof::check_task(&asked.params, identity, (now_ms, PROVEN_DAYS), key)
+                .map_err(|why| format!("this task is not taken as given by `{name}`: {why}"))?;
         }
         let limits = asked.params.context.limits.as_ref();
         let most = limits
@@ -351,7 +366,9 @@ impl<B: Broker> Bus<B> {
     ) -> Option<Result<(String, String), String>> {
         let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
         if parcel.tries > 1
-            && let Some(told) = self.of_another(inbox, parcel, &task, token.as_deref()).await
+            && let Some(told) = self
+                .of_another(inbox, parcel, (kernel, &task), token.as_deref())
+                .await
         {
             return told.map(Ok);
         }
@@ -383,7 +400,7 @@ impl<B: Broker> Bus<B> {
         }
         Some(Ok((
             task.to_string(),
-            reports::text(&task, &result, token.as_deref()),
+            reports::text(kernel, &task, &result, token.as_deref()),
         )))
     }
 
@@ -393,7 +410,7 @@ impl<B: Broker> Bus<B> {
         &self,
         inbox: &B,
         parcel: &Parcel<B::Receipt>,
-        task: &RequestId,
+        (kernel, task): (&Kernel, &RequestId),
         token: Option<&str>,
     ) -> Option<Option<(String, String)>> {
         let owner = match inbox.owner(task.as_str()).await {
@@ -409,7 +426,7 @@ impl<B: Broker> Bus<B> {
         let message = format!("the host `{owner}` began effects of it and has not reported");
         Some(Some((
             task.to_string(),
-            reports::lost(task, "effects_unknown", &message, token),
+            reports::lost(kernel, task, ("effects_unknown", &message), token),
         )))
     }
 

@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use clawk_client::{Client, ClientError, Notice, Options, Target};
 use clawk_kernel::ports::{Errand, Lost, Reports, Worked};
+use clawk_kernel::{KernelError, UNPROVEN};
 use clawk_proto::message::SEND;
 use clawk_proto::method::{Method, ReportParams};
 use clawk_proto::{ErrorCode, RequestId, RpcError};
 use clawk_secrets::Secret;
+use clawk_trace::checkpoint::PublicKey;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::{Mutex, broadcast, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::delegate;
 use crate::error::ckp as error;
 
 /// A peer that has not reported is asked again so often: the same request, which it takes once.
@@ -69,6 +70,8 @@ struct Open {
     client: Client,
     /// It was closed because of what it sent.
     flooded: CancellationToken,
+    /// Why what it said is not its member's word, once it said such a thing.
+    unproven: watch::Sender<Option<String>>,
 }
 
 /// The rights of a task that a message can't carry.
@@ -116,6 +119,7 @@ impl Link {
         let fresh = Open {
             client,
             flooded: CancellationToken::new(),
+            unproven: watch::Sender::new(None),
         };
         let desk = Desk {
             identity: self.identity.clone(),
@@ -142,7 +146,13 @@ impl Link {
     }
 
     /// Gives the peer a try and waits, for as long as nobody drops this.
-    pub(super) async fn work(&self, errand: &Errand, reports: &Arc<dyn Reports>) -> Worked {
+    /// Where a `key` is bound to it, only a signed report ends the try well.
+    pub(super) async fn work(
+        &self,
+        errand: &Errand,
+        reports: &Arc<dyn Reports>,
+        key: Option<&PublicKey>,
+    ) -> Worked {
         let open = match self.connected(reports).await {
             Ok(open) => open,
             Err(error) => {
@@ -156,7 +166,12 @@ impl Link {
             let agent = open.client.agent();
             agent.pointer(&format!("/capabilities/{group}")).is_some()
         };
+        let mut unproven = open.unproven.subscribe();
         let worked = tokio::select! {
+            message = async {
+                let why = unproven.wait_for(Option::is_some).await;
+                why.map_or_else(|_| None, |why| why.clone()) // silent-ok: the connection outlives this
+            } => Worked::Refused { reason: UNPROVEN.to_owned(), message: message.unwrap_or_default() },
             () = open.flooded.cancelled() => Worked::Lost {
                 why: Lost::Garbage,
                 message: format!("`{}` sent more than {USELESS} useless messages within {} s", self.identity, PATIENCE.as_secs()),
@@ -164,6 +179,15 @@ impl Link {
             worked = async {
                 if serves("swarm") {
                     given(&open.client, errand).await
+                } else if let Some(key) = key {
+                    Worked::Refused {
+                        reason: UNPROVEN.to_owned(),
+                        message: format!(
+                            "`{}` is bound to the key {}, and serves no `claw.swarm.*`: nobody signs what it answers",
+                            self.identity,
+                            key.id()
+                        ),
+                    }
                 } else if serves("messages") {
                     asked(&open.client, errand).await
                 } else {
@@ -174,7 +198,8 @@ impl Link {
                 }
             } => worked,
         };
-        if matches!(worked, Worked::Lost { .. }) {
+        let is_unproven = open.unproven.borrow().is_some();
+        if is_unproven || matches!(worked, Worked::Lost { .. }) {
             self.broken().await;
         }
         worked
@@ -193,7 +218,7 @@ async fn given(client: &Client, errand: &Errand) -> Worked {
     let mut greeted = client.greeted();
     loop {
         greeted.mark_unchanged();
-        let call = client.call(Method::SwarmDelegate.name(), delegate(errand));
+        let call = client.call(Method::SwarmDelegate.name(), json!(errand.params()));
         match timeout(ACKNOWLEDGE, call).await {
             Ok(Ok(answer)) if answer.get("acknowledged") == Some(&Value::Bool(true)) => {}
             Ok(Ok(_)) => {
@@ -378,7 +403,15 @@ impl Desk {
         let bound = member.as_deref();
         match self.reports.report(bound, params).await {
             Ok(answer) => (Ok(json!(answer)), bound.is_some() && answer.acknowledged),
-            Err(fault) => (Err(error::from_kernel(&fault)), false),
+            Err(fault) => {
+                if let KernelError::Swarm { reason, message, .. } = &fault
+                    && reason == UNPROVEN
+                    && bound.is_some()
+                {
+                    self.open.unproven.send_replace(Some(message.clone()));
+                }
+                (Err(error::from_kernel(&fault)), false)
+            }
         }
     }
 }

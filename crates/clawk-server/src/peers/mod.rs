@@ -14,7 +14,7 @@ use std::time::Duration;
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{Elsewhere, Errand, Later, Lost, Place, Reports, Worked};
 use clawk_proto::RequestId;
-use serde_json::{Value, json};
+use clawk_trace::checkpoint::PublicKey;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -71,6 +71,7 @@ pub struct Peers {
     links: BTreeMap<String, Arc<Link>>,
     strangers: BTreeMap<String, Stranger>,
     bus: Option<Arc<dyn Carries>>,
+    keys: BTreeMap<String, PublicKey>,
     tasks: TaskTracker,
     over: CancellationToken,
     /// Of the agent's present run.
@@ -84,7 +85,8 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Peers by the names of their identities, and the swarm's bus, which must be reached now.
+    /// Peers by the names of their identities, the swarm's bus, which must be reached now, and the keys that sign the reports of
+    /// identities.
     ///
     /// # Errors
     /// The bus can't be reached.
@@ -92,6 +94,7 @@ impl Peers {
         links: BTreeMap<String, LinkOptions>,
         foreign: BTreeMap<String, ForeignOptions>,
         bus: Option<BusOptions>,
+        keys: BTreeMap<String, PublicKey>,
     ) -> Result<Arc<Self>, QueueError> {
         let bus = match bus {
             Some(options) => Some(bus::open(options).await?),
@@ -110,6 +113,7 @@ impl Peers {
                 })
                 .collect(),
             bus,
+            keys,
             tasks: TaskTracker::new(),
             over: CancellationToken::new(),
             current: Mutex::default(),
@@ -182,13 +186,20 @@ impl Elsewhere for Peers {
         self.links.get(identity)?.options().tools.clone()
     }
 
+    fn key(&self, identity: &str) -> Option<PublicKey> {
+        self.keys.get(identity).cloned()
+    }
+
     fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked> {
         Box::pin(async move {
             if let Some(stranger) = self.strangers.get(&errand.identity) {
                 return stranger.work(&errand).await;
             }
             match (self.links.get(&errand.identity), &self.bus) {
-                (Some(link), _) => link.work(&errand, &reports).await,
+                (Some(link), _) => {
+                    let key = self.keys.get(&errand.identity);
+                    link.work(&errand, &reports, key).await
+                }
                 (None, Some(bus)) => bus.work(&errand).await,
                 (None, None) => Worked::Lost {
                     why: Lost::Unreached,
@@ -206,16 +217,4 @@ impl Elsewhere for Peers {
             ))),
         }
     }
-}
-
-/// The params of `claw.swarm.delegate` for an errand.
-fn delegate(errand: &Errand) -> Value {
-    json!({
-        "task_id": errand.id,
-        "task": {"description": errand.text},
-        "context": {
-            "request_id": errand.request_id, "swarm": errand.swarm, "member": errand.member,
-            "report_token": errand.report_token, "limits": errand.limits,
-        },
-    })
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::RunResult;
+use clawk_kernel::{Kernel, RunResult};
 use clawk_proto::method::{Method, TaskStatus};
-use clawk_proto::{ErrorCode, RequestId};
+use clawk_proto::{ErrorCode, RequestId, RpcError};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde::Deserialize;
@@ -81,10 +81,19 @@ impl Owed {
         #[derive(Deserialize)]
         struct Answer {
             id: String,
+            error: Option<RpcError>,
         }
         let id = serde_json::from_slice::<Answer>(line).ok(); // silent-ok: it answers something else
-        let task = id.and_then(|answer| RequestId::parse(answer.id.strip_prefix(PREFIX)?).ok()); // silent-ok: as above
+        let Some(Answer { id, error: refused }) = id else {
+            return false;
+        };
+        let task = id
+            .strip_prefix(PREFIX)
+            .and_then(|task| RequestId::parse(task).ok()); // silent-ok: as above
         let Some(task) = task else { return false };
+        if let Some(error) = refused {
+            tracing::warn!(%task, "the report of a task was refused: {}", error.message);
+        }
         let mut reports = self.lock();
         match reports.get(&task).map(|report| &report.state) {
             Some(State::Said { .. }) => reports.remove(&task).is_some(),
@@ -103,7 +112,7 @@ impl Owed {
         fresh
     }
 
-    fn ended(&self, task: &RequestId, result: Option<&RunResult>) {
+    fn ended(&self, kernel: &Kernel, task: &RequestId, result: Option<&RunResult>) {
         let mut reports = self.lock();
         let Some(result) = result else {
             reports.remove(task);
@@ -111,7 +120,7 @@ impl Owed {
         };
         if let Some(report) = reports.get_mut(task) {
             report.state = State::Said {
-                line: text(task, result, report.token.as_deref()),
+                line: text(kernel, task, result, report.token.as_deref()),
                 due: Instant::now(),
                 wait: FIRST,
             };
@@ -138,14 +147,23 @@ impl Owed {
 }
 
 /// The report of a run, as a request.
-pub(crate) fn text(task: &RequestId, result: &RunResult, token: Option<&str>) -> String {
-    let id = format!("{PREFIX}{task}");
-    let request = json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params(task, result, token)});
-    request.to_string()
+pub(crate) fn text(kernel: &Kernel, task: &RequestId, result: &RunResult, token: Option<&str>) -> String {
+    request(kernel, task, params(task, result, token))
+}
+
+/// Signed by this host's key, if it has one.
+fn request(kernel: &Kernel, task: &RequestId, params: Value) -> String {
+    let (id, params) = (format!("{PREFIX}{task}"), kernel.proven(params));
+    json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params}).to_string()
 }
 
 /// The report of a task that was never worked on here and can't be, as a request.
-pub(crate) fn lost(task: &RequestId, reason: &str, message: &str, token: Option<&str>) -> String {
+pub(crate) fn lost(
+    kernel: &Kernel,
+    task: &RequestId,
+    (reason, message): (&str, &str),
+    token: Option<&str>,
+) -> String {
     let mut params = json!({
         "task_id": task, "status": TaskStatus::Failed, "token_usage": 0, "cost_microusd": 0, "duration_ms": 0,
         "result": {"text": message, "error": {"code": ErrorCode::PeerFailed.code(), "reason": reason}},
@@ -153,8 +171,7 @@ pub(crate) fn lost(task: &RequestId, reason: &str, message: &str, token: Option<
     if let Some(token) = token {
         set(&mut params, "report_token", json!(token));
     }
-    let id = format!("{PREFIX}{task}");
-    json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params}).to_string()
+    request(kernel, task, params)
 }
 
 /// What a report says: the answer, and for a run of several members their answers, too.
@@ -226,7 +243,7 @@ pub(crate) async fn follow(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &O
                     Err(_) => return, // silent-ok: the connection is over
                 },
                 () = owed.bell.notified() => {}
-                Some((result, task)) = ends.next(), if !ends.is_empty() => owed.ended(&task, result.as_ref()),
+                Some((result, task)) = ends.next(), if !ends.is_empty() => owed.ended(&kernel, &task, result.as_ref()),
                 () = until(next) => {}
             }
         }

@@ -167,7 +167,7 @@ pub enum Fact {
     Refused {
         /// The task that it names.
         task: TaskId,
-        /// Why: `duplicate`, `late`, `not_yours`, `garbage`.
+        /// Why: `duplicate`, `late`, `not_yours`, `garbage`, `unproven`.
         reason: String,
         /// Who sent it.
         by: String,

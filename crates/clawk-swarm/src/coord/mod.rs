@@ -124,6 +124,8 @@ pub enum Reception {
     NotYours,
     /// Too large, or not readable.
     Garbage,
+    /// Its member is bound to a key that has not signed it.
+    Unproven,
     /// No such task: an orphan (R22).
     Unknown,
 }
@@ -138,6 +140,7 @@ impl Reception {
             Self::Late => Some("late"),
             Self::NotYours => Some("not_yours"),
             Self::Garbage => Some("garbage"),
+            Self::Unproven => Some("unproven"),
         }
     }
 }

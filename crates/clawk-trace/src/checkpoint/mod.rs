@@ -134,6 +134,11 @@ impl Signer {
         }
     }
 
+    /// Signs other bytes: 128 hex digits.
+    pub(crate) fn sign_bytes(&self, bytes: &[u8]) -> String {
+        hex::encode(self.0.sign(bytes).to_bytes())
+    }
+
     /// Signs a tree head.
     #[must_use]
     pub fn sign_tree(&self, statement: TreeStatement) -> TreeHead {
@@ -188,7 +193,7 @@ impl PublicKey {
         self.holds(&head.statement.bytes(), &head.signature)
     }
 
-    fn holds(&self, statement: &[u8], signature: &str) -> bool {
+    pub(crate) fn holds(&self, statement: &[u8], signature: &str) -> bool {
         let mut bytes = [0; 64];
         hex::decode_to_slice(signature, &mut bytes).is_ok()
             && self

@@ -15,6 +15,7 @@ use clawk_proto::RequestId;
 use clawk_proto::method::{Task, TaskStatus};
 use clawk_swarm::coord::{Edge, EdgeKind, Kind, RunResult};
 use clawk_swarm::{Coord, Fact, Plan};
+use clawk_trace::proof;
 use serde_json::{Value, json};
 
 use crate::compose;
@@ -39,6 +40,7 @@ Examples:
   clawk swarm run claw.yaml 'Check this' --to reviewer --format json
   clawk swarm status claw.yaml
   clawk swarm graph claw.yaml --format mermaid
+  clawk swarm key claw.yaml
   clawk trace show --task 0195f1c2-6d3e-7aaa-8bbb-0123456789ab
 
 The exit code of `run` is 0 only when the swarm has completed the task.";
@@ -78,6 +80,20 @@ enum What {
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Drawing,
+    },
+    /// Print this host's public key, as `[peers.NAME] key` of other hosts wants it
+    Key {
+        /// The manifest
+        #[arg(value_name = "CLAW")]
+        manifest: PathBuf,
+
+        /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+        #[arg(long, value_name = "DIR")]
+        state: Option<PathBuf>,
+
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
     },
 }
 
@@ -157,7 +173,34 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             state,
             format,
         } => graph(&look(manifest, state.as_deref(), config)?, task.as_ref(), *format),
+        What::Key {
+            manifest,
+            state,
+            format,
+        } => key(manifest, state.as_deref(), config, *format),
     }
+}
+
+/// Prints this host's key. It is made when there is none yet.
+fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
+    let config = Config::load(config, Some(path))?;
+    let (manifest, _) = manifest::look(path, &config)?;
+    let wanted = Wanted {
+        flag: state,
+        configured: config.settings.state.as_ref().and_then(StateConfig::dir),
+        agent: &manifest.metadata.name,
+        origin: &Origin::of_file(path)?,
+    };
+    let key = crate::state::kept::host_key(&wanted.dir()?)?;
+    let written = proof::written(&key);
+    match format {
+        Format::Json => out::json(&json!({"key": written, "fingerprint": key.id()}))?,
+        Format::Human => {
+            out::line(&written)?;
+            out::note(&Paint::stderr().dim(&format!("fingerprint {}", key.id())));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Gives the task and waits.

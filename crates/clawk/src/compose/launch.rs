@@ -18,6 +18,7 @@ use clawk_server::control::Control;
 use clawk_server::peers::Peers;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
 use clawk_tools::Ask;
+use clawk_trace::checkpoint::Signer;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -39,6 +40,8 @@ pub(crate) struct Launched {
     reach_providers: bool,
     /// Members that work elsewhere, and what report tokens are made of.
     elsewhere: (Option<Arc<Peers>>, TokenKey),
+    /// What signs what it says to other hosts of its swarm.
+    signer: Option<Arc<Signer>>,
     dry: Option<DryState>,
 }
 
@@ -101,9 +104,12 @@ impl Launched {
         let state = blueprint.ready(state, waits).await?;
         blueprint.parts(&state, ask.clone())?;
         let elsewhere = blueprint.elsewhere(state.path()).await?;
+        let swarm = blueprint.manifest.swarm.is_some();
+        let signer = swarm.then(|| state.signer().map(Arc::new)).transpose()?;
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
         Ok(Self {
             elsewhere,
+            signer,
             next: Next::of(blueprint, ask),
             state,
             keeper,
@@ -137,6 +143,7 @@ impl Launched {
         let before = state.journal().spent_since(i64::MIN).await?;
         Ok(Self {
             elsewhere: (None, TokenKey::default()),
+            signer: None,
             next: Next::of(blueprint, ask),
             state,
             keeper: Mutex::new(None),
@@ -301,6 +308,7 @@ impl AgentFactory for Launched {
                 // Members elsewhere would work in the world.
                 return Ok(Kernel::start(predictions.around(parts)).await?);
             }
+            parts.options.swarm.signer = self.signer.clone();
             parts.options.swarm.elsewhere = peers.clone().map(|peers| peers as _);
             let kernel = Kernel::start(kept::around(parts, &self.state)).await?;
             if let Some(peers) = peers {

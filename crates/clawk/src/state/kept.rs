@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clawk_kernel::Parts;
 use clawk_kernel::ports::Inspect;
 use clawk_manifest::model::Store;
 use clawk_recall::seal::Key;
 use clawk_secrets::{Env, Resolver};
 use clawk_server::Host;
+use clawk_trace::checkpoint::PublicKey;
 use serde::Serialize;
 
 use super::server::Server;
@@ -27,6 +28,23 @@ pub(crate) use clawk_store::{Reader, StateDir};
 
 #[cfg(feature = "postgres")]
 pub(crate) use super::postgres::{Reader, StateDir};
+
+/// The public key of the host that keeps its state there. The key is made when there is none and nothing was signed yet.
+///
+/// # Errors
+/// It can't be read or made, or the key that signed the journal is gone.
+pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
+    if let Some(key) = public_key(dir)? {
+        return Ok(key);
+    }
+    if holds_state(dir) && !Reader::open(dir)?.heads()?.is_empty() {
+        bail!(
+            "the key that signed the journal in `{}` is gone; put it back",
+            dir.display()
+        );
+    }
+    Ok(clawk_store::signer_of(dir)?.public())
+}
 
 /// What happens where other hosts serve the same state on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

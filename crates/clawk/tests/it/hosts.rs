@@ -1,11 +1,11 @@
-//! A swarm over hosts in network namespaces with NATS between them: a leader, workers, hosts that are killed, cut off and
-//! return, a broker that restarts. Needs root, `ip` and the NATS server of `tests/parts/install.sh`.
+//! A swarm whose processes and hosts fail while it works: with NATS or Redis between hosts in network namespaces that are killed,
+//! cut off and return, with a file between processes of one host, and in one process. Needs root, `ip`, `redis-server` and the NATS
+//! server of `tests/parts/install.sh`.
 //!
-//! `CLAWK_SWARM_TASKS` and `CLAWK_SWARM_WORKERS` say how many; `cargo xtask soak swarm` asks for more.
+//! `CLAWK_SWARM_TASKS` and `CLAWK_SWARM_WORKERS` say how many; `cargo xtask soak swarm --backend NAME` asks for more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -22,6 +22,32 @@ use crate::swarm::{agent, events, says, scene, swarm};
 const OPEN: usize = 40;
 const BROKER: usize = 250;
 const LEADER: usize = 1;
+
+/// What carries tasks from the leader to the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Nats,
+    Redis,
+    File,
+    /// The leader's own process works on them.
+    Own,
+}
+
+impl Carrier {
+    const fn backend(self) -> &'static str {
+        match self {
+            Self::Nats => "nats",
+            Self::Redis => "redis",
+            Self::File => "sqlite-wal",
+            Self::Own => "in-process",
+        }
+    }
+
+    /// Workers are on hosts of their own.
+    const fn has_hosts(self) -> bool {
+        matches!(self, Self::Nats | Self::Redis)
+    }
+}
 
 /// Hosts behind one switch, each in a network namespace of its own; gone when dropped.
 struct Net {
@@ -102,17 +128,39 @@ fn address(host: usize) -> String {
 
 /// A broker that may be killed; what it stored stays.
 struct Broker {
+    carrier: Carrier,
     child: Option<Child>,
     folder: tempfile::TempDir,
 }
 
 impl Broker {
+    /// Starts it; where no broker carries the tasks, there is nothing to start.
     fn run(&mut self, net: &Net) {
-        let program = parts::part("nats/bin/nats-server");
-        let mut command = net.command(BROKER, program.to_str().expect("a path"));
-        command
-            .args(["-a", &address(BROKER), "-p", "4222", "-js", "-sd"])
-            .arg(self.folder.path());
+        let at = address(BROKER);
+        let (mut command, port) = match self.carrier {
+            Carrier::Nats => {
+                let program = parts::part("nats/bin/nats-server");
+                let mut command = net.command(BROKER, program.to_str().expect("a path"));
+                command.args(["-a", &at, "-p", "4222", "-js", "-sd"]);
+                (command, ":107E ")
+            }
+            Carrier::Redis => {
+                let mut command = net.command(BROKER, "redis-server");
+                command.args(["--bind", &at, "--port", "6379", "--protected-mode", "no"]);
+                command.args([
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "yes",
+                    "--appendfsync",
+                    "always",
+                    "--dir",
+                ]);
+                (command, ":18EB ")
+            }
+            Carrier::File | Carrier::Own => return,
+        };
+        command.arg(self.folder.path());
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.child = Some(child.expect("the broker starts"));
         // Nothing of ours may ask it before it listens: a namespace has no other way to look.
@@ -120,7 +168,7 @@ impl Broker {
         loop {
             let look = net
                 .command(BROKER, "sh")
-                .args(["-c", "cat /proc/net/tcp | grep -qi ':107E '"])
+                .args(["-c", &format!("cat /proc/net/tcp | grep -qi '{port}'")])
                 .status()
                 .expect("sh runs");
             if look.success() {
@@ -213,23 +261,25 @@ fn number(id: &str) -> usize {
 }
 
 /// What happens, by how many tasks have been reported.
-fn plan(tasks: usize, workers: usize) -> VecDeque<(usize, Fate)> {
+fn plan(carrier: Carrier, tasks: usize, workers: usize) -> VecDeque<(usize, Fate)> {
     let mut plan = Vec::new();
     let step = (tasks / 8).max(1);
     let mut at = step / 2;
     let mut turn = 0;
     while at < tasks {
-        let host = 2 + turn % workers;
-        plan.push((
-            at,
-            [
+        let host = 2 + turn % workers.max(1);
+        let fates: &[Fate] = match carrier {
+            Carrier::Nats | Carrier::Redis => &[
                 Fate::Kill(host),
                 Fate::Cut(host),
                 Fate::Broker,
                 Fate::Leader,
                 Fate::Return,
-            ][turn % 5],
-        ));
+            ],
+            Carrier::File => &[Fate::Kill(host), Fate::Leader, Fate::Return],
+            Carrier::Own => &[Fate::Leader],
+        };
+        plan.push((at, fates[turn % fates.len()]));
         at += step;
         turn += 1;
     }
@@ -247,6 +297,7 @@ enum Fate {
 }
 
 struct World {
+    carrier: Carrier,
     net: Net,
     broker: Broker,
     leader: Agent,
@@ -255,31 +306,43 @@ struct World {
 }
 
 impl World {
-    fn new(workers: usize) -> Self {
+    fn new(carrier: Carrier, workers: usize) -> Self {
         let net = Net::new();
-        for host in [BROKER, LEADER].into_iter().chain(2..2 + workers) {
+        let far = if carrier.has_hosts() { 2..2 + workers } else { 0..0 };
+        for host in [BROKER, LEADER].into_iter().chain(far) {
             net.add(host);
         }
         let mut broker = Broker {
+            carrier,
             child: None,
             folder: tempfile::tempdir().expect("temporary directory"),
         };
         broker.run(&net);
-        let more = json!({"coordination": {"message_passing": "queue", "backend": "nats", "concurrency": {}},
+        let more = json!({"coordination": {"message_passing": "queue", "backend": carrier.backend(), "concurrency": {}},
             "failure": {"retry_per_agent": 1, "dead_letter": {"enabled": true, "max_retries": 3}}});
         let agents = json!([{"identity_ref": "head", "role": "leader"}, {"identity_ref": "hand", "role": "worker", "count": 8}]);
         let team = swarm("leader-worker", "leader-decides", agents, more);
         let script = json!({"scenes": [scene("member hand", "", says("did {{last_user_text}}")), scene("", "", says("only workers work"))]});
+        let url = match carrier {
+            Carrier::Nats => format!("url = \"nats://{}:4222\"\n", address(BROKER)),
+            Carrier::Redis => format!("url = \"redis://{}:6379\"\n", address(BROKER)),
+            Carrier::File => format!("url = \"{}\"\n", broker.folder.path().join("bus.db").display()),
+            Carrier::Own => String::new(),
+        };
         let host = |serve: &str| {
             let agent = agent(&team, &script);
-            let url = format!("nats://{}:4222", address(BROKER));
-            let toml = format!("[swarm]\nretry_delay_ms = 50\nurl = \"{url}\"\n{serve}");
+            let toml = format!("[swarm]\nretry_delay_ms = 50\n{url}{serve}");
             std::fs::write(agent.path("clawk.toml"), toml).expect("writes");
             agent
         };
-        let leader = host("serve = []\n");
+        let leader = host(if carrier == Carrier::Own {
+            ""
+        } else {
+            "serve = []\n"
+        });
         let workers = (2..2 + workers).map(|at| (at, (host(""), None))).collect();
         let mut world = Self {
+            carrier,
             net,
             broker,
             leader,
@@ -293,7 +356,8 @@ impl World {
 
     fn run(&mut self, host: usize) {
         let (agent, running) = self.workers.get_mut(&host).expect("a worker");
-        let mut command = self.net.command(host, program().to_str().expect("a path"));
+        let place = if self.carrier.has_hosts() { host } else { LEADER };
+        let mut command = self.net.command(place, program().to_str().expect("a path"));
         command
             .args(["serve", "claw.yaml"])
             .current_dir(agent.path(""))
@@ -347,13 +411,35 @@ fn asked_for(name: &str, usual: usize) -> usize {
 
 #[test]
 fn every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts() {
-    let (tasks, workers) = (
-        asked_for("CLAWK_SWARM_TASKS", 200),
-        asked_for("CLAWK_SWARM_WORKERS", 3),
-    );
-    let mut world = World::new(workers);
+    every_task_ends_once(Carrier::Nats);
+}
+
+#[test]
+fn the_same_over_redis() {
+    every_task_ends_once(Carrier::Redis);
+}
+
+#[test]
+fn the_same_over_a_file_between_processes_of_one_host() {
+    every_task_ends_once(Carrier::File);
+}
+
+#[test]
+fn the_same_in_one_process() {
+    every_task_ends_once(Carrier::Own);
+}
+
+#[expect(clippy::print_stderr, reason = "a soak of hours says how far it is")]
+fn every_task_ends_once(carrier: Carrier) {
+    let tasks = asked_for("CLAWK_SWARM_TASKS", 200);
+    let workers = if carrier == Carrier::Own {
+        0
+    } else {
+        asked_for("CLAWK_SWARM_WORKERS", 3)
+    };
+    let mut world = World::new(carrier, workers);
     let mut driver = Driver::start(&world.net, &world.leader);
-    let mut plan = plan(tasks, workers);
+    let mut plan = plan(carrier, tasks, workers);
     let mut told: BTreeMap<usize, Value> = BTreeMap::new();
     let mut open: Vec<usize> = Vec::new();
     let (mut next, mut quiet) = (0, Instant::now());
@@ -419,17 +505,16 @@ fn every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts() {
         let output = agent
             .clawk(["trace", "verify", "--format", "json"])
             .arg("--state")
-            .arg(state(agent))
+            .arg(agent.state())
+            // Tens of thousands of events, read by a debug build on a loaded machine.
+            .timeout(Duration::from_secs(900))
             .output()
             .expect("it runs");
         let valid: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(valid["valid"], true, "{valid} {:?} {said}", output.status);
+        eprintln!("valid: {} events", valid["event_count"]);
     }
-}
-
-fn state(agent: &Agent) -> PathBuf {
-    agent.state()
 }
 
 /// The leader's record: each run ended once, with the status that was told; each failed task is a dead letter.

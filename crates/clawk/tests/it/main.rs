@@ -53,6 +53,7 @@ mod planted;
 mod policy;
 mod postgres;
 mod private;
+mod proven;
 #[path = "../common/terminal.rs"]
 mod pty;
 mod purse;

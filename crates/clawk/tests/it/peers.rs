@@ -34,12 +34,12 @@ fn broadcast(members: &[&str], more: Value) -> Value {
     swarm("broadcast", "merge", json!(agents), more)
 }
 
-fn silent_script() -> Value {
+pub(crate) fn silent_script() -> Value {
     json!({"scenes": [scene("", "", says("nobody here should speak"))]})
 }
 
 /// The reasons of refused reports.
-fn refused(agent: &Agent) -> Vec<String> {
+pub(crate) fn refused(agent: &Agent) -> Vec<String> {
     let refused = events(agent)
         .into_iter()
         .filter(|event| event.kind == kind::SWARM_REFUSED);
@@ -51,7 +51,7 @@ fn refused(agent: &Agent) -> Vec<String> {
         .collect()
 }
 
-fn reports(agent: &Agent) -> usize {
+pub(crate) fn reports(agent: &Agent) -> usize {
     let reported = |event: &&clawk_kernel::ports::Recorded| {
         event.kind == kind::SWARM_REPORTED && event.payload.contains("\"orphan\":false")
     };
@@ -65,7 +65,7 @@ fn notes(agent: &Agent, name: &str) -> Vec<Value> {
         .collect()
 }
 
-fn verified(agent: &Agent) {
+pub(crate) fn verified(agent: &Agent) {
     let output = agent
         .clawk(["trace", "verify", "--format", "json"])
         .arg("--state")
@@ -313,7 +313,7 @@ impl Drop for Host {
 }
 
 /// `clawk serve` in an agent's folder.
-fn serving(agent: &Agent, more: &[&str]) -> Command {
+pub(crate) fn serving(agent: &Agent, more: &[&str]) -> Command {
     let mut command = Command::new(program());
     command
         .args(["serve", "claw.yaml"])
@@ -493,7 +493,7 @@ fn a_binding_that_is_none_is_refused() {
         ("[peers.py]\nurl = \"ftp://x\"\n", "not a target"),
         (
             "[peers.py]\nkey = \"ed25519:00\"\nurl = \"http://127.0.0.1:9\"\n",
-            "unknown field",
+            "is not a key",
         ),
     ] {
         std::fs::write(agent.path("clawk.toml"), toml).unwrap();
@@ -504,6 +504,47 @@ fn a_binding_that_is_none_is_refused() {
         assert!(!output.status.success());
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }
+}
+
+/// A host's key and its fingerprint.
+pub(crate) fn key_of(agent: &Agent) -> (String, String) {
+    let output = agent
+        .clawk(["swarm", "key", "claw.yaml", "--format", "json", "--state"])
+        .arg(agent.state())
+        .output()
+        .unwrap();
+    let told: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    let word = |name: &str| told[name].as_str().unwrap().to_owned();
+    (word("key"), word("fingerprint"))
+}
+
+#[test]
+fn only_a_report_that_the_bound_key_signed_counts() {
+    let team = broadcast(&["hand"], json!({}));
+    let (worker, leader) = (agent(&team, &hand_says("signed")), agent(&team, &silent_script()));
+    let ((right, shown), (wrong, expected)) = (key_of(&worker), key_of(&leader));
+    let host = Host::start(&mut serving(&worker, &["--listen", "127.0.0.1:0"]), "http://");
+    let url = host.said.rsplit_once("http://").unwrap().1.to_owned();
+    let bind = |key: &str| {
+        let toml = format!("[peers.hand]\nurl = \"http://{url}\"\nkey = \"{key}\"\n");
+        std::fs::write(leader.path("clawk.toml"), toml).unwrap();
+    };
+    bind(&right);
+    let (code, result) = run(&leader, &[]);
+    assert_eq!((code, result["text"].as_str()), (0, Some("signed")), "{result}");
+    bind(&wrong);
+    let (code, result) = run(&leader, &[]);
+    assert_eq!(code, 1, "{result}");
+    let error = &result["answers"][0]["error"];
+    assert_eq!(error["reason"], "unproven", "{result}");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains(&shown) && message.contains(&expected),
+        "{message}"
+    );
+    assert_eq!(refused(&leader), ["unproven"]);
+    verified(&leader);
 }
 
 /// A Redis server on a port of its own; killed when dropped.

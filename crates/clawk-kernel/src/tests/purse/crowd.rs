@@ -119,6 +119,7 @@ fn task(n: u32) -> DelegateParams {
             member: None,
             report_token: None,
             limits: None,
+            proof: None,
         },
     }
 }
