@@ -1,6 +1,8 @@
 //! A file washes no text clean (R46): what a page said stays the page's word in every file that it went into, in later sessions,
 //! under other names, and in what was made from it. Through the binary, with a ready policy and a page on loopback.
 
+mod sent;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 
