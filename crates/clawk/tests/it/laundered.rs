@@ -238,6 +238,20 @@ fn what_a_page_said_is_the_pages_word_in_whatever_file_it_stands() {
 }
 
 #[test]
+fn what_a_command_makes_in_a_conversation_of_its_own_inherits_what_it_could_read() {
+    // The last conversation reads nothing that the page's text was written into, but what was made of it.
+    let mangle = shell("tr a-z A-Z < work/notes.md > work/loud.md");
+    let convert =
+        format!("  - user: convert\n    steps:\n      - call: [{mangle}]\n      - say: \"converted\"\n");
+    let world = world(&(first(WRITE) + &convert + &then(&[&read("work/loud.md")])));
+    world.said("begin");
+    let told = world.said("convert");
+    assert!(told.contains("converted"), "{told}");
+    world.refused(&world.said("later"), "work/loud.md", "made in between");
+    world.verified();
+}
+
+#[test]
 fn without_the_page_the_same_files_and_calls_are_free() {
     // The control: what is refused above is refused for the page alone.
     let begin = format!("  - user: begin\n    steps:\n      - call: [{WRITE}]\n      - say: \"noted\"\n");
