@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_kernel::{Attached, MAX_IMAGES};
+use clawk_kernel::{Attached, Inbound, MAX_IMAGES, Role};
 use clawk_manifest::model::Features;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sha2::{Digest as _, Sha256};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::adapter::{Adapter, Attachment, Content};
 use crate::genuine::hex;
-use crate::inlet::harmless;
+use crate::inlet::{Inlet, harmless};
 use crate::kinds;
 
 /// Attachments of one message that are looked at.
@@ -45,6 +45,64 @@ pub(crate) struct Files {
     fetching: Arc<Semaphore>,
 }
 
+/// Whose files a message brings.
+pub(crate) enum Whose<'a> {
+    /// An admin's: files like the agent's own.
+    Admins,
+    /// Somebody else's. What they wrote is data for whoever reads it, also in a conversation of somebody who may do more.
+    Others {
+        /// Where it came in.
+        inlet: &'a Inlet,
+        /// Who hears that a file is not kept.
+        conversation: &'a str,
+        /// As the platform knows them.
+        sender: &'a str,
+    },
+}
+
+impl<'a> Whose<'a> {
+    pub(crate) fn of(inlet: &'a Inlet, inbound: &'a Inbound) -> Self {
+        match inbound.role {
+            Role::Admin => Self::Admins,
+            Role::User | Role::Viewer => Self::Others {
+                inlet,
+                conversation: &inbound.conversation,
+                sender: &inbound.sender,
+            },
+        }
+    }
+
+    /// Before a file is written: whose its bytes are, on the disk. If that fails, the sender is told.
+    async fn mark(&self, name: &str, data: &Bytes) -> Result<(), &'static str> {
+        let Self::Others {
+            inlet,
+            conversation,
+            sender,
+        } = self
+        else {
+            return Ok(());
+        };
+        let channel = &inlet.channel().name;
+        let marked = inlet.kernel().mark_sent(data.to_vec(), sender, channel).await;
+        marked.map_err(|error| {
+            tracing::warn!(%error, "an attachment is not kept: whose it is can't be recorded");
+            let told = format!(
+                "The file `{}` was not kept: it can't be recorded now who sent it. Send it again later.",
+                harmless(name)
+            );
+            inlet.aside(conversation, told);
+            "it can't be recorded who sent it"
+        })
+    }
+
+    /// After it was written.
+    async fn note(&self, path: PathBuf) {
+        if let Self::Others { inlet, .. } = self {
+            inlet.kernel().note_sent(path).await;
+        }
+    }
+}
+
 impl Files {
     /// `workdir` is the tools' working directory; without one, files are named and not kept.
     pub(crate) fn new(workdir: Option<PathBuf>, max_attachment_mb: u32, features: Features) -> Self {
@@ -62,6 +120,7 @@ impl Files {
         adapter: Option<&Arc<dyn Adapter>>,
         text: &str,
         attachments: &[Attachment],
+        whose: &Whose<'_>,
     ) -> (Vec<Attached>, String) {
         let (mut images, mut whole) = (Vec::new(), text.to_owned());
         let until = Instant::now() + FETCH_ALL;
@@ -80,7 +139,11 @@ impl Files {
                 Ok(data) => {
                     let size = u64::try_from(data.len()).unwrap_or(u64::MAX);
                     let kind = kinds::told(&attachment.media_type, &data);
-                    (kind, Some(size), self.keep(attachment, data, &mut images).await)
+                    (
+                        kind,
+                        Some(size),
+                        self.keep(attachment, data, whose, &mut images).await,
+                    )
                 }
                 Err(reason) => (
                     harmless(&attachment.media_type),
@@ -162,9 +225,15 @@ impl Files {
     }
 
     /// Shows a picture, and keeps every file; what became of it.
-    async fn keep(&self, attachment: &Attachment, data: Bytes, images: &mut Vec<Attached>) -> String {
+    async fn keep(
+        &self,
+        attachment: &Attachment,
+        data: Bytes,
+        whose: &Whose<'_>,
+        images: &mut Vec<Attached>,
+    ) -> String {
         let shown = self.show(attachment, &data, images);
-        let kept = self.kept(attachment, data).await;
+        let kept = self.kept(attachment, data, whose).await;
         match (shown, kept) {
             // A model that can't see reads the note, and the file by its path.
             (true, Ok(path)) => format!("shown as a picture, kept as `{path}`"),
@@ -198,12 +267,21 @@ impl Files {
     }
 
     /// The path of a file, below the working directory; or why it is not kept.
-    async fn kept(&self, attachment: &Attachment, data: Bytes) -> Result<String, &'static str> {
+    async fn kept(
+        &self,
+        attachment: &Attachment,
+        data: Bytes,
+        whose: &Whose<'_>,
+    ) -> Result<String, &'static str> {
         let workdir = self.workdir.clone().ok_or("the agent has no working directory")?;
-        let name = attachment.name.clone();
+        whose.mark(&attachment.name, &data).await?;
+        let (name, folder) = (attachment.name.clone(), workdir.join(FOLDER));
         let written = tokio::task::spawn_blocking(move || write(&workdir, &name, &data)).await;
         let error = match written {
-            Ok(Ok(name)) => return Ok(format!("{FOLDER}/{name}")),
+            Ok(Ok(name)) => {
+                whose.note(folder.join(&name)).await;
+                return Ok(format!("{FOLDER}/{name}"));
+            }
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
@@ -292,7 +370,7 @@ mod tests {
 
     use clawk_manifest::model::Features;
 
-    use super::{Files, on_disk};
+    use super::{Files, Whose, on_disk};
     use crate::adapter::{Attachment, Content};
 
     fn file(name: &str, data: &'static [u8]) -> Attachment {
@@ -322,7 +400,10 @@ mod tests {
         ];
         let mut told = String::new();
         for name in names {
-            told = files.take(None, &told, &[file(name, b"hello")]).await.1;
+            told = files
+                .take(None, &told, &[file(name, b"hello")], &Whose::Admins)
+                .await
+                .1;
         }
         assert_eq!(told.lines().count(), names.len(), "a name forges no line: {told}");
         assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1);
@@ -347,7 +428,7 @@ mod tests {
         std::fs::create_dir_all(&other).unwrap();
         std::os::unix::fs::symlink(&other, workdir.join("attachments")).unwrap();
         let files = Files::new(Some(workdir), 1, Features::default());
-        let (_, told) = files.take(None, "", &[file("x", b"hello")]).await;
+        let (_, told) = files.take(None, "", &[file("x", b"hello")], &Whose::Admins).await;
         assert!(told.contains("not kept"), "{told}");
         assert_eq!(std::fs::read_dir(other).unwrap().count(), 0);
     }
@@ -357,11 +438,29 @@ mod tests {
         let workdir = tempfile::tempdir().unwrap();
         let files = Files::new(Some(workdir.path().to_owned()), 1, Features::default());
         let kept = |told: &str| told.split('`').nth(1).unwrap().to_owned();
-        let first = kept(&files.take(None, "", &[file("x", b"hello")]).await.1);
-        assert_eq!(kept(&files.take(None, "", &[file("x", b"hello")]).await.1), first);
+        let first = kept(
+            &files
+                .take(None, "", &[file("x", b"hello")], &Whose::Admins)
+                .await
+                .1,
+        );
+        assert_eq!(
+            kept(
+                &files
+                    .take(None, "", &[file("x", b"hello")], &Whose::Admins)
+                    .await
+                    .1
+            ),
+            first
+        );
         // A tool wrote over it: what the message brought is told by a name of its own.
         std::fs::write(workdir.path().join(&first), "changed").unwrap();
-        let second = kept(&files.take(None, "", &[file("x", b"hello")]).await.1);
+        let second = kept(
+            &files
+                .take(None, "", &[file("x", b"hello")], &Whose::Admins)
+                .await
+                .1,
+        );
         assert_ne!(second, first);
         assert_eq!(std::fs::read(workdir.path().join(&second)).unwrap(), b"hello");
         assert_eq!(std::fs::read(workdir.path().join(&first)).unwrap(), b"changed");
@@ -381,7 +480,7 @@ mod tests {
                 }
             })
             .collect();
-        let (images, told) = files.take(None, "", &pictures).await;
+        let (images, told) = files.take(None, "", &pictures, &Whose::Admins).await;
         assert_eq!(images.len(), 5, "20 MiB are shown: {told}");
         assert_eq!(told.matches("kept as `attachments/").count(), 6, "{told}");
     }
@@ -391,7 +490,7 @@ mod tests {
         let files = Files::new(None, 1, Features::default());
         let mut program = file("holiday.jpg", b"\x7fELF\x02\x01\x01");
         program.media_type = "image/jpeg".to_owned();
-        let (images, told) = files.take(None, "", &[program]).await;
+        let (images, told) = files.take(None, "", &[program], &Whose::Admins).await;
         assert_eq!(images, []);
         assert!(
             told.contains("sent as image/jpeg, by its bytes application/x-executable"),
@@ -403,7 +502,9 @@ mod tests {
     async fn pictures_are_told_by_their_bytes_and_large_files_are_not_taken() {
         let files = Files::new(None, 1, Features::default());
         let png = b"\x89PNG\r\n\x1a\nrest";
-        let (images, told) = files.take(None, "see", &[file("a.txt", png)]).await;
+        let (images, told) = files
+            .take(None, "see", &[file("a.txt", png)], &Whose::Admins)
+            .await;
         assert_eq!(images.len(), 1);
         assert_eq!(images[0].mime_type, "image/png");
         assert!(told.starts_with("see\n[attached: a.txt"), "{told}");
@@ -411,7 +512,7 @@ mod tests {
             size: Some(2 << 20),
             ..file("a.bin", b"x")
         };
-        let (images, told) = files.take(None, "", &[large]).await;
+        let (images, told) = files.take(None, "", &[large], &Whose::Admins).await;
         assert_eq!(images.len(), 0);
         assert!(told.contains("larger than 1 MiB"), "{told}");
     }

@@ -24,7 +24,7 @@ use crate::adapter::{Adapter, Incoming, Out, Press};
 use crate::config::{ChannelConfig, Refuse, Respond, is_trigger};
 use crate::cursor::Cursor;
 use crate::details;
-use crate::files::Files;
+use crate::files::{Files, Whose};
 use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
 use crate::outlet::dress;
@@ -357,10 +357,12 @@ impl Inlet {
         {
             return taken;
         }
+        let whose = Whose::of(self, &inbound);
         let taken = self
             .files
-            .take(adapter.as_ref(), &incoming.text, &incoming.attachments);
-        (inbound.images, inbound.text) = taken.await;
+            .take(adapter.as_ref(), &incoming.text, &incoming.attachments, &whose)
+            .await;
+        (inbound.images, inbound.text) = taken;
         let role = inbound.role;
         let taken = self.submitted(inbound).await;
         if matches!(taken, Taken::Accepted { .. }) {

@@ -247,7 +247,7 @@ impl Asked<'_> {
             let origins = recall::origins(&new.mark).into_iter().collect();
             self.calls
                 .runner
-                .mark(text, origins)
+                .mark(text.into_bytes(), origins)
                 .await
                 .map_err(Fault::Broken)?;
         }

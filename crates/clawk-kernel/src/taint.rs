@@ -76,6 +76,8 @@ pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
 
 /// The longest origin, bytes: it is shown to people, and kept with what is made of it.
 const MAX_ORIGIN_BYTES: usize = 300;
+/// The longest name of a sender in an origin, characters.
+const MAX_SENDER_CHARS: usize = 60;
 
 /// The origin of a call's result.
 pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings) -> Option<String> {
@@ -94,6 +96,20 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings
     };
     origin.truncate(origin.floor_char_boundary(MAX_ORIGIN_BYTES));
     Some(plain(&origin))
+}
+
+/// The origin of a file that somebody sent: another's words, by the name that the channel knows them by. A name holds nothing that
+/// could look like another sender, another channel or the file of [`bare`].
+pub(crate) fn of_sender(sender: &str, channel: &str) -> String {
+    let plain = |c: char| {
+        c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | ':' | '#' | '!' | '/' | '=' | '~')
+    };
+    let name: String = sender
+        .chars()
+        .map(|c| if plain(c) { c } else { '_' })
+        .take(MAX_SENDER_CHARS)
+        .collect();
+    format!("peer {name} on {channel}")
 }
 
 /// Origins that a file keeps for later readers. A file says `file` of itself, so text of tools and of other files needs no mark.

@@ -400,20 +400,20 @@ impl Origins {
         origins
     }
 
-    /// This text is made from these origins. Blocking.
-    fn mark(&self, text: &[u8], origins: BTreeSet<String>) -> io::Result<()> {
+    /// These bytes are made from these origins. Blocking.
+    fn mark(&self, content: &[u8], origins: BTreeSet<String>) -> io::Result<()> {
         let origins: BTreeSet<String> = origins
             .iter()
             .filter(|origin| lasts(origin))
             .map(|origin| bare(origin).to_owned())
             .collect();
-        if origins.is_empty() || text.is_empty() {
+        if origins.is_empty() || content.is_empty() {
             return Ok(());
         }
         self.record().add(vec![Line::Holds {
             place: None,
-            digest: hex(text),
-            size: u64::try_from(text.len()).unwrap_or(u64::MAX),
+            digest: hex(content),
+            size: u64::try_from(content.len()).unwrap_or(u64::MAX),
             origins,
             prints: None,
         }])

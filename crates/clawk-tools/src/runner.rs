@@ -441,8 +441,8 @@ impl ToolRunner for Runner {
         Box::pin(origins::marked(self.origins.as_ref(), &self.workdir, contents))
     }
 
-    fn mark<'a>(&'a self, text: String, from: BTreeSet<String>) -> Later<'a, Result<(), String>> {
-        Box::pin(origins::mark(self.origins.as_ref(), text, from))
+    fn mark<'a>(&'a self, content: Vec<u8>, from: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+        Box::pin(origins::mark(self.origins.as_ref(), content, from))
     }
 
     fn mend(&self, tool: &str) -> Mend {

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Inlet, Taken, harmless};
 use crate::adapter::{Attachment, Content, Incoming};
 use crate::features;
+use crate::files::Whose;
 use crate::gate::NOBODY;
 use crate::recording;
 use crate::state::Came;
@@ -189,10 +190,12 @@ impl Inlet {
             return Some(self.refuse(&waiting.incoming, &sender, reason, Some(told)).await);
         }
         let adapter = self.adapter();
+        let whose = Whose::of(self, &inbound);
         let taken = self
             .files
-            .take(adapter.as_ref(), &text, &waiting.incoming.attachments);
-        (inbound.images, inbound.text) = taken.await;
+            .take(adapter.as_ref(), &text, &waiting.incoming.attachments, &whose)
+            .await;
+        (inbound.images, inbound.text) = taken;
         match self.submitted(inbound).await {
             Taken::Later(reason) => {
                 tracing::warn!(reason, "what was said could not be handed in yet");

@@ -1,5 +1,8 @@
 //! The record of channels besides their messages: refused senders, pairings, runs of triggers.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +12,9 @@ use crate::door::Door;
 use crate::error::KernelError;
 use crate::event::kind;
 use crate::ingress::{self, Accepted, Inbound};
-use crate::ports::{ConversationKey, Scan};
+use crate::ports::{ConversationKey, MarkedContent, Scan};
 use crate::shown::{self, TurnRecord};
+use crate::taint;
 
 /// Rows of the outbox that are looked through for one message.
 const LOOKED_AT: usize = 10_000;
@@ -93,6 +97,22 @@ impl Kernel {
         let scribe = &self.agent.scribe;
         let draft = scribe.entry(&self.agent.life.root, fact.kind(), fact);
         Ok(scribe.write(vec![draft]).await?)
+    }
+
+    /// Remembers, durably, that these bytes came from a sender: a file that holds them is that person's words and not this agent's
+    /// own, for whoever reads it later.
+    ///
+    /// # Errors
+    /// It can't be kept, so the file must not be.
+    pub async fn mark_sent(&self, content: Vec<u8>, sender: &str, channel: &str) -> Result<(), String> {
+        let origins = BTreeSet::from([taint::of_sender(sender, channel)]);
+        self.agent.calls.runner.mark(content, origins).await
+    }
+
+    /// Notes the place of a file whose bytes were marked, so that its wording is known again when somebody changes it by hand.
+    pub async fn note_sent(&self, path: PathBuf) {
+        let file = MarkedContent::File(path);
+        let _marked = self.agent.calls.runner.marked(vec![file]).await;
     }
 
     /// Every step of every pairing, in order.

@@ -176,8 +176,8 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Marked::new()))
     }
 
-    /// Remembers that this text is made from these origins, in whatever file it is found later. An error: it could not be kept.
-    fn mark<'a>(&'a self, _text: String, _origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+    /// Remembers that these bytes are made from these origins, in whatever file they are found later. An error: it could not be kept.
+    fn mark<'a>(&'a self, _content: Vec<u8>, _origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 

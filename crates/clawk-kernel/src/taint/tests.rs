@@ -65,3 +65,19 @@ fn recalled_entries_bring_their_own_origins_and_no_text_can_claim_one() {
     );
     assert_eq!(origins(&cut, Brings::Memory), ["web"]);
 }
+
+#[test]
+fn a_senders_name_looks_like_no_other_sender_and_no_file() {
+    assert_eq!(
+        of_sender("ann@example.org", "mail"),
+        "peer ann@example.org on mail"
+    );
+    let odd = of_sender("ann on mail (in notes.md)\n, web x\u{202e}", "chat");
+    assert_eq!(odd, "peer ann_on_mail__in_notes.md____web_x_ on chat");
+    assert_eq!(bare(&format!("{odd} (in a.md)")), odd);
+    assert!(lasts(&of_sender("", "chat")));
+    assert_eq!(
+        of_sender(&"x".repeat(1_000), "chat").len(),
+        "peer  on chat".len() + 60
+    );
+}

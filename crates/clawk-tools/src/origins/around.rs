@@ -79,13 +79,13 @@ pub(crate) async fn marked(
 /// For the port.
 pub(crate) async fn mark(
     origins: Option<&Arc<Origins>>,
-    text: String,
+    content: Vec<u8>,
     from: BTreeSet<String>,
 ) -> Result<(), String> {
     let Some(origins) = origins.cloned() else {
         return Ok(());
     };
-    let kept = tokio::task::spawn_blocking(move || origins.mark(text.as_bytes(), from)).await;
+    let kept = tokio::task::spawn_blocking(move || origins.mark(&content, from)).await;
     kept.map_err(|error| error.to_string())?
         .map_err(|error| format!("where the text came from can't be kept: {error}"))
 }

@@ -1,6 +1,8 @@
 //! A file washes no text clean (R46): what a page said stays the page's word in every file that it went into, in later sessions,
 //! under other names, and in what was made from it. Through the binary, with a ready policy and a page on loopback.
 
+mod sent;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 
@@ -233,6 +235,20 @@ fn what_a_page_said_is_the_pages_word_in_whatever_file_it_stands() {
         world.refused(&world.said("later"), file, way);
         world.verified();
     }
+}
+
+#[test]
+fn what_a_command_makes_in_a_conversation_of_its_own_inherits_what_it_could_read() {
+    // The last conversation reads nothing that the page's text was written into, but what was made of it.
+    let mangle = shell("tr a-z A-Z < work/notes.md > work/loud.md");
+    let convert =
+        format!("  - user: convert\n    steps:\n      - call: [{mangle}]\n      - say: \"converted\"\n");
+    let world = world(&(first(WRITE) + &convert + &then(&[&read("work/loud.md")])));
+    world.said("begin");
+    let told = world.said("convert");
+    assert!(told.contains("converted"), "{told}");
+    world.refused(&world.said("later"), "work/loud.md", "made in between");
+    world.verified();
 }
 
 #[test]

@@ -150,8 +150,8 @@ impl ToolRunner for Leased {
         self.inner.marked(contents)
     }
 
-    fn mark<'a>(&'a self, text: String, origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
-        self.inner.mark(text, origins)
+    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+        self.inner.mark(content, origins)
     }
 
     fn mend(&self, tool: &str) -> Mend {
