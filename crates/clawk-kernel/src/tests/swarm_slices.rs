@@ -27,6 +27,7 @@ fn task(member: Option<&str>, (tokens, cost_microusd): (Option<u64>, Option<u64>
             input: None,
         },
         context: DelegateContext {
+            proof: None,
             request_id: id(1),
             swarm: "team".to_owned(),
             member: member.map(str::to_owned),
