@@ -11,9 +11,24 @@ import sys
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import ElicitResult
+from mcp.types import ElicitResult, PromptReference, ResourceTemplateReference, ResourceUpdatedNotification
 
 asked = []
+updated = []
+
+
+async def hear(message):
+    """Keeps which resources the agent says have changed."""
+    if isinstance(message, ResourceUpdatedNotification):
+        updated.append(str(message.params.uri))
+
+
+async def until(holds):
+    for _ in range(600):
+        if holds():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it did not come in a minute")
 
 
 async def elicit(context, params):
@@ -106,18 +121,36 @@ async def whole(client):
     assert "clawk://memory/{store}{?query}" in templates, templates
     await refused(client.read_resource("clawk://traces/00000000-0000-4000-8000-000000000000"), "no resource")
     await refused(client.read_resource("file:///etc/passwd"), "no resource")
+
+    # What an argument may be: stores and traces that this client may see, nothing where anything is allowed.
+    async def offered(template, argument, typed):
+        reference = ResourceTemplateReference(uri=template)
+        return (await client.complete(reference, {"name": argument, "value": typed})).completion.values
+
+    assert await offered("clawk://memory/{store}{?query}", "store", "no") == ["notes"]
+    assert await offered("clawk://memory/{store}{?query}", "store", "x") == []
+    assert facts["session_id"] in await offered("clawk://traces/{session}", "session", facts["session_id"][:8])
+    topic = await client.complete(PromptReference(name="skill-digest"), {"name": "topic", "value": ""})
+    assert topic.completion.values == [], topic
+
+    # A trace that grows is told of, until nobody wants to hear it.
+    await client.subscribe_resource(trace)
+    await client.call_tool("ask", {"message": "hello", "conversation": "c"})
+    await until(lambda: trace in updated)
+    await client.unsubscribe_resource(trace)
+    await refused(client.subscribe_resource("file:///etc/passwd"), "no resource")
     return facts["session_id"]
 
 
 def over_http(url, token):
     http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60)
-    return Client(streamable_http_client(url, http_client=http), elicitation_callback=elicit, cache=None)
+    return Client(streamable_http_client(url, http_client=http), elicitation_callback=elicit, message_handler=hear, cache=None)
 
 
 async def main():
     if sys.argv[1] == "stdio":
         server = StdioServerParameters(command=sys.argv[2], args=sys.argv[3:], env=dict(os.environ), cwd=os.getcwd())
-        async with Client(server, elicitation_callback=elicit, cache=None) as client:
+        async with Client(server, elicitation_callback=elicit, message_handler=hear, cache=None) as client:
             await whole(client)
         print("ok")
         return
@@ -131,6 +164,10 @@ async def main():
             await refused(stranger.call_tool("ask", {"message": "x"}), "scope")
             await refused(stranger.call_tool("file-read", {"path": "in.txt"}), "scope")
             await refused(stranger.read_resource(f"clawk://traces/{session}"), "no resource")
+            await refused(stranger.subscribe_resource(f"clawk://traces/{session}"), "no resource")
+            reference = ResourceTemplateReference(uri="clawk://traces/{session}")
+            values = (await stranger.complete(reference, {"name": "session", "value": ""})).completion.values
+            assert session not in values, values
     # A session is its owner's: whoever knows its id has nothing.
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18",
