@@ -419,10 +419,26 @@ impl Finder {
         }
         self.runs.push(Runs {
             by: by.to_owned(),
-            what: words.to_vec(),
+            what: words.iter().map(|word| without_password(word)).collect(),
             env,
             files,
         });
+    }
+}
+
+/// An address without the password that it may hold: people are shown where it leads.
+fn without_password(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else {
+        return word.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
+    let user = authority
+        .rsplit_once('@')
+        .and_then(|(user, host)| Some((user.split_once(':')?.0, host)));
+    match user {
+        Some((user, host)) => format!("{scheme}://{user}:…@{host}{path}"),
+        None => word.to_owned(),
     }
 }
 
