@@ -124,6 +124,12 @@ pub(crate) fn is_fenced(state: &StateDir) -> bool {
     state.is_fenced()
 }
 
+/// It lies on a server, whose files are the server's own matter.
+#[cfg(feature = "postgres")]
+pub(crate) fn is_on_server(state: &StateDir) -> bool {
+    state.is_on_server()
+}
+
 #[cfg(not(feature = "postgres"))]
 mod left_out {
     use super::{Beside, Host, Kept, Parts, Path, Reader, Result, Server, Sharing, StateDir};
@@ -170,9 +176,13 @@ mod left_out {
     pub(crate) const fn is_fenced(_state: &StateDir) -> bool {
         false
     }
+
+    pub(crate) const fn is_on_server(_state: &StateDir) -> bool {
+        false
+    }
 }
 #[cfg(not(feature = "postgres"))]
-pub(crate) use left_out::{around, begin, is_fenced, on_server, serve, served, sharing};
+pub(crate) use left_out::{around, begin, is_fenced, is_on_server, on_server, serve, served, sharing};
 
 /// What `clawk state info` prints.
 #[derive(Debug, Serialize)]

@@ -216,7 +216,7 @@ async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str
             .contents;
     }
     // Pages that were rebuilt since may hold old copies: a whole new file does not. A server's files are its own matter.
-    if !state.is_on_server() {
+    if !kept::is_on_server(state) {
         state.rewrite().await?;
     }
     Ok(erased)
