@@ -402,7 +402,7 @@ impl Kernel {
         found
     }
 
-    /// Milliseconds until a question lapses, whatever was done to the wall clock meanwhile.
+    /// Milliseconds until a question lapses, by the monotonic clock: setting the wall clock changes nothing.
     #[must_use]
     pub fn left_ms(&self, question: &Question) -> u64 {
         self.agent.calls.left_ms(question)

@@ -63,7 +63,8 @@ pub enum Unproven {
         /// The key that is bound.
         expected: String,
     },
-    /// It is a task that the right key gave too long ago, or later than now: nobody knows any more whether it was done.
+    /// The right key signed the task too long ago or, by its time, in the future. Hosts forget old tasks, so this one might be done
+    /// twice.
     #[error("the key {expected}, which is expected, signed it, but not within the last {days} days")]
     Old {
         /// The key that is bound.
@@ -105,8 +106,8 @@ pub fn read(text: &str) -> Option<PublicKey> {
     PublicKey::parse(text.strip_prefix(KIND)?).ok() // silent-ok: the caller says what is wanted
 }
 
-/// The value as it is after it was written and read, which others have to find again: a number with many digits may be read as its
-/// neighbour.
+/// The value after it was written as JSON and read again, until that changes nothing more. A number with many digits may change when
+/// it is read; the receiver must compute the same digest as the sender.
 #[must_use]
 pub fn settled(value: Value) -> Value {
     let (mut value, mut text) = (value.clone(), value.to_string());
@@ -134,8 +135,8 @@ pub fn sign(word: Word, said: &impl Serialize, signer: &Signer) -> Option<Proof>
     })
 }
 
-/// A task as it is signed: with the identity that it is for and the time, so that nobody can put it into another queue, or give it
-/// again when the first time is forgotten.
+/// What is signed of a task. The identity keeps it from being put into another queue, and the time keeps it from being given again
+/// after hosts have forgotten it.
 #[derive(Serialize)]
 struct Given<'a> {
     at_ms: i64,

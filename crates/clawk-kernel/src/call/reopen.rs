@@ -189,7 +189,7 @@ fn opened(
     Some(kept.open((event.session, id, hash), (now, now_us, left_ms)))
 }
 
-/// Tells of a question that nobody can answer any more. Its call asks again, if it comes.
+/// Logs that a question has lapsed. If its call is sent again, it asks anew.
 fn tell_lapsed((kept, id, _): &(Kept, RequestId, Digest)) {
     let expired = Timestamp(kept.expires_at_us);
     tracing::warn!(request_id = %id, tool = %kept.tool, %expired, "a question lapsed while the agent did not run");

@@ -123,7 +123,7 @@ pub trait Elsewhere: fmt::Debug + Send + Sync {
     /// At most these tools.
     fn tools(&self, identity: &str) -> Option<Vec<String>>;
 
-    /// The key that signs its reports; none: they are not signed, or nobody looks.
+    /// The key that must sign the reports of this identity. `None`: no key is bound, and signatures are not checked.
     fn key(&self, identity: &str) -> Option<PublicKey>;
 
     /// Works on a try. Reports go to `reports`; the first one that counts ends the try, and this future is dropped.

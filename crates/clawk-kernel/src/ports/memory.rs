@@ -139,8 +139,8 @@ pub struct Page {
     pub limit: usize,
 }
 
-/// What operators do with a store besides what the agent does: all parts and all owners, whatever the manifest says of its scope. A
-/// part is named as [`Scope::part`] names it.
+/// What only operators do with a store. They see all its parts and the entries of all owners; the scope that the manifest gives the
+/// store does not limit them. [`Scope::part`] gives the names of parts.
 pub trait Inspect: Memory {
     /// The parts that hold something, and the number of entries that count in each. `known`: parts that the manifest speaks of, for a
     /// back end that can't list its own.

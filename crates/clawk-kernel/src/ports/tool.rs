@@ -176,7 +176,10 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Marked::new()))
     }
 
-    /// Remembers that these bytes are made from these origins, in whatever file they are found later. An error: it could not be kept.
+    /// Records that these bytes come from these origins. A file in which they are found later has these origins, too.
+    ///
+    /// # Errors
+    /// The record could not be written.
     fn mark<'a>(&'a self, _content: Vec<u8>, _origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -15,11 +15,11 @@ use crate::team::Origin;
 pub(super) struct Slices {
     /// Those that somebody works on, or that pay for a task below.
     open: HashMap<TaskId, Slice>,
-    /// What each task of a run has spent of its slice so far, with the tasks below it, where nobody works on it now.
+    /// By run: what each task that nobody works on now has spent of its slice so far. This includes the tasks below it.
     spent: HashMap<TaskId, HashMap<TaskId, Amount>>,
-    /// What the tasks below have spent of a task's slice before a restart.
+    /// By task: what the tasks below it spent of its slice before a restart.
     below: HashMap<TaskId, Amount>,
-    /// What is reported already of a session's spending before a restart.
+    /// By session: the part of its spending before a restart that is reported already.
     told: HashMap<SessionId, Amount>,
     /// What was spent on each run before a restart, and of that, on tasks that have not ended.
     runs: HashMap<TaskId, (Amount, Amount)>,
@@ -74,13 +74,14 @@ impl Slices {
         (below, told)
     }
 
-    fn open(&mut self, run: &TaskId, task: &TaskId, make: impl FnOnce() -> Purse) -> Purse {
+    fn open(&mut self, run: &TaskId, task: &TaskId, holders: usize, make: impl FnOnce() -> Purse) -> Purse {
         let before = self.spent.get(run).and_then(|of| of.get(task)).copied();
         let slice = self.open.entry(task.clone()).or_insert_with(|| {
             let purse = make();
             purse.recall(before.unwrap_or_default()); // silent-ok: nothing was spent before
             Slice { purse, holders: 0 }
         });
+        slice.holders += holders;
         slice.purse.clone()
     }
 
@@ -121,19 +122,12 @@ impl Drop for Held {
 
 /// Opens the slice of a task, and holds it.
 pub(super) fn hold(peers: &Arc<Peers>, start: &Start, origin: Origin) -> Held {
-    purse(peers, start, origin);
-    let line: Vec<TaskId> = line(peers, start).into_iter().map(|(task, _)| task).collect();
-    let mut slices = lock(&peers.slices);
-    for task in &line {
-        if let Some(slice) = slices.open.get_mut(task) {
-            slice.holders += 1;
-        }
-    }
-    drop(slices);
+    let line = line(peers, start);
+    opened(peers, (start, &line), origin, 1);
     Held {
         peers: Arc::clone(peers),
         run: start.run.clone(),
-        line,
+        line: line.into_iter().map(|(task, _)| task).collect(),
     }
 }
 
@@ -159,15 +153,25 @@ fn line(peers: &Peers, start: &Start) -> Vec<(TaskId, Wish)> {
 
 /// The purse of a task: a slice of its asker's, or of the run's.
 pub(super) fn purse(peers: &Peers, start: &Start, origin: Origin) -> Purse {
+    opened(peers, (start, &line(peers, start)), origin, 0)
+}
+
+/// Opens the slices of a line from the run downwards, for so many more holders each.
+fn opened(
+    peers: &Peers,
+    (start, line): (&Start, &[(TaskId, Wish)]),
+    origin: Origin,
+    holders: usize,
+) -> Purse {
     let mut above = peers.purse_of(&start.run, origin);
     let mut own = above.clone();
-    for (task, wish) in line(peers, start).into_iter().rev() {
+    for (task, wish) in line.iter().rev() {
         let wish = (wish.tokens, wish.cost_microusd);
-        own = lock(&peers.slices).open(&start.run, &task, || {
+        own = lock(&peers.slices).open(&start.run, task, holders, || {
             let now = peers.scribe.now();
             peers.calls.purses.task(&above, task.as_str(), wish, now)
         });
-        let session = lock(&peers.tries).get(&task).map(|running| running.session);
+        let session = lock(&peers.tries).get(task).map(|running| running.session);
         let state = session.and_then(|session| peers.sessions.table.get(session));
         above = state.map_or_else(|| own.clone(), |state| state.purse.clone());
     }

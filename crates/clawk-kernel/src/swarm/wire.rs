@@ -84,8 +84,7 @@ pub(super) async fn report_as(
         Reception::Unproven => Err(not_believed(
             peers,
             &params.task_id,
-            sent.as_ref(),
-            unproven.as_ref(),
+            sent.as_ref().zip(unproven.as_ref()),
         )),
         Reception::NotYours => Ok(Acknowledged { acknowledged: false }),
         Reception::Taken | Reception::Duplicate | Reception::Late => Ok(Acknowledged { acknowledged: true }),
@@ -135,15 +134,16 @@ fn doubt(peers: &Peers, sent: &Sent, own: bool, params: &ReportParams) -> Option
     proof::check(Word::Report, &said, params.proof.as_ref(), &key).err()
 }
 
-fn not_believed(
-    peers: &Peers,
-    task: &RequestId,
-    sent: Option<&(Sent, bool)>,
-    unproven: Option<&Unproven>,
-) -> KernelError {
-    let identity = sent.map(|(sent, _)| sent.identity.clone()).unwrap_or_default();
-    let why = unproven.map(ToString::to_string).unwrap_or_default();
-    let message = format!("this report is not taken as the word of `{identity}`: {why}");
+fn not_believed(peers: &Peers, task: &RequestId, why: Option<(&(Sent, bool), &Unproven)>) -> KernelError {
+    let message = match why {
+        Some(((sent, _), why)) => {
+            format!(
+                "this report is not taken as the word of `{}`: {why}",
+                sent.identity
+            )
+        }
+        None => "this report is not signed by the key of its member".to_owned(),
+    };
     tracing::warn!(%task, "{message}");
     let swarm = peers.calls.manifest.swarm.as_ref();
     KernelError::Swarm {

@@ -61,6 +61,13 @@ fn set_aside(rig: &Rig, behind: usize) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// Inferences were asked for behind so many events, and none set aside more than so many tokens.
+fn goes_on_with(rig: &Rig, behind: usize, most: u64) {
+    let aside = set_aside(rig, behind);
+    assert!(!aside.is_empty(), "it goes on");
+    assert!(aside.iter().all(|(tokens, _)| *tokens <= most), "{aside:?}");
+}
+
 fn reports(rig: &Rig) -> Vec<String> {
     let events = rig.journal.events().into_iter();
     let reports = events.filter(|event| event.kind == kind::SWARM_REPORTED);
@@ -100,9 +107,7 @@ async fn interrupted(rig: &mut Rig, params: DelegateParams, (input, output): (u6
 async fn a_task_that_goes_on_after_a_restart_has_the_rest_of_its_tokens() {
     let mut rig = rig(team());
     let (kernel, behind) = interrupted(&mut rig, task(Some("hand"), (Some(3_000), None)), (10, 1_494)).await;
-    let aside = set_aside(&rig, behind);
-    assert!(!aside.is_empty(), "it goes on");
-    assert!(aside.iter().all(|(tokens, _)| *tokens <= 1_496), "{aside:?}");
+    goes_on_with(&rig, behind, 1_496);
     let report = &reports(&rig)[0];
     assert!(report.contains(r#""status":"completed""#), "{report}");
     kernel.shutdown("test", 5_000).await;
@@ -183,9 +188,7 @@ async fn a_run_counts_after_a_restart_what_its_open_tasks_have_spent() {
     spec["swarm"]["resource_limits"] = json!({"max_total_tokens": 3_000});
     let mut rig = rig(spec);
     let (kernel, behind) = interrupted(&mut rig, task(Some("hand"), (None, None)), (10, 1_494)).await;
-    let aside = set_aside(&rig, behind);
-    assert!(!aside.is_empty(), "it goes on");
-    assert!(aside.iter().all(|(tokens, _)| *tokens <= 1_496), "{aside:?}");
+    goes_on_with(&rig, behind, 1_496);
     kernel.shutdown("test", 5_000).await;
 }
 
@@ -194,9 +197,7 @@ async fn the_session_of_a_task_keeps_its_budget_over_a_restart() {
     let mut rig = rig(team());
     rig.budgets.session.tokens = Some(3_000);
     let (kernel, behind) = interrupted(&mut rig, task(Some("hand"), (None, None)), (10, 1_494)).await;
-    let aside = set_aside(&rig, behind);
-    assert!(!aside.is_empty(), "it goes on");
-    assert!(aside.iter().all(|(tokens, _)| *tokens <= 1_496), "{aside:?}");
+    goes_on_with(&rig, behind, 1_496);
     kernel.shutdown("test", 5_000).await;
 }
 
@@ -231,9 +232,7 @@ async fn what_a_part_spent_before_a_restart_counts_for_who_delegated_it() {
     let kernel = rig.start().await;
     let ended = || rig.journal.kinds().contains(&kind::SWARM_ENDED.to_owned());
     until("the end of the run", ended).await;
-    let aside = set_aside(&rig, behind);
-    assert!(!aside.is_empty(), "they go on");
-    assert!(aside.iter().all(|(tokens, _)| *tokens <= 1_500), "{aside:?}");
+    goes_on_with(&rig, behind, 1_500);
     kernel.shutdown("test", 5_000).await;
 }
 

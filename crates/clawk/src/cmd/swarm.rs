@@ -50,19 +50,7 @@ enum What {
     /// Give the swarm a task and wait for the result
     Run(Run),
     /// Show the members, what runs and what waits
-    Status {
-        /// The manifest
-        #[arg(value_name = "CLAW")]
-        manifest: PathBuf,
-
-        /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
-        #[arg(long, value_name = "DIR")]
-        state: Option<PathBuf>,
-
-        /// How to print
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    Status(Of),
     /// Print the graph of the swarm: who delegates to whom, who may ask whom, where answers go
     Graph {
         /// The manifest
@@ -82,19 +70,23 @@ enum What {
         format: Drawing,
     },
     /// Print this host's public key, as `[peers.NAME] key` of other hosts wants it
-    Key {
-        /// The manifest
-        #[arg(value_name = "CLAW")]
-        manifest: PathBuf,
+    Key(Of),
+}
 
-        /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
-        #[arg(long, value_name = "DIR")]
-        state: Option<PathBuf>,
+/// The agent that a verb looks at.
+#[derive(Debug, clap::Args)]
+struct Of {
+    /// The manifest
+    #[arg(value_name = "CLAW")]
+    manifest: PathBuf,
 
-        /// How to print
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
 }
 
 /// How a graph is printed.
@@ -162,22 +154,14 @@ fn parsed(text: &str) -> Result<Value, String> {
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         What::Run(args) => give(args, config),
-        What::Status {
-            manifest,
-            state,
-            format,
-        } => status(&look(manifest, state.as_deref(), config)?, *format),
+        What::Status(of) => status(&look(&of.manifest, of.state.as_deref(), config)?, of.format),
         What::Graph {
             manifest,
             task,
             state,
             format,
         } => graph(&look(manifest, state.as_deref(), config)?, task.as_ref(), *format),
-        What::Key {
-            manifest,
-            state,
-            format,
-        } => key(manifest, state.as_deref(), config, *format),
+        What::Key(of) => key(&of.manifest, of.state.as_deref(), config, of.format),
     }
 }
 

@@ -14,8 +14,8 @@ use clawk_kernel::kind;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, program};
+use crate::parts;
 use crate::peers::Host;
-use crate::queues::parts;
 use crate::swarm::{agent, events, says, scene, swarm};
 
 /// Tasks that the driver has given and not seen reported.

@@ -47,6 +47,9 @@ mod ledger;
 mod levels;
 mod memory;
 mod own_files;
+#[path = "../real/parts.rs"]
+#[expect(dead_code, reason = "shared with the tests against real parts")]
+mod parts;
 mod peers;
 mod plan;
 mod planted;

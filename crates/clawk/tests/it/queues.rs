@@ -9,11 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::parts;
 use crate::transports::{Served, all_pass, decided};
-
-#[path = "../real/parts.rs"]
-#[expect(dead_code, reason = "shared with the tests against real parts")]
-pub(crate) mod parts;
 
 const ADMIN: &str =
     "[doors.nats]\nrole = \"admin\"\n[doors.redis]\nrole = \"admin\"\n[doors.dir]\nrole = \"admin\"\n";

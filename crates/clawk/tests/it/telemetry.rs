@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use crate::agent::{Agent, text};
-use crate::queues::parts;
+use crate::parts;
 
 const CANARY: &str = "canary-5f0c9a7b31";
 

@@ -158,7 +158,7 @@ impl PartArgs {
         self.look(dir, blueprint.as_ref(), None)
     }
 
-    /// The same with the state's lock: nobody else writes meanwhile.
+    /// The same, and holds the state's lock, so that no other process writes meanwhile.
     pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, Opened)> {
         let blueprint = self.claw.blueprint()?;
         let dir = self.dir(blueprint.as_ref())?;
@@ -227,7 +227,7 @@ impl PartArgs {
     }
 }
 
-/// Every part of the state, the database's first. With the state open, what it keeps on a server can be changed.
+/// Every part of the state, those in the database first. Parts on a server can be changed only if the open `state` is given.
 pub(super) fn all(dir: &Path, reader: &Reader, state: Option<&StateDir>) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = match kept::on_server(reader, state)? {
         Some(stores) => {

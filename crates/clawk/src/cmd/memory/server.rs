@@ -28,7 +28,7 @@ pub(super) type Kept = (Store, Arc<dyn Inspect>);
 /// One scope of a store on a server.
 #[derive(Debug, Clone)]
 pub(super) struct OnServer {
-    /// The manifest's, as far as it is known.
+    /// As the manifest declares it; only its name, if the manifest is not known.
     store: Store,
     /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
     pub(super) scope: String,

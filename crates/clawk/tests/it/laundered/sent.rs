@@ -1,5 +1,5 @@
-//! Files that people send in chats: what somebody below an admin wrote decides nothing in a conversation of the owner, in
-//! whatever file it stands.
+//! Files that people send in chats. An order in a file of a sender below `admin` has no effect in the owner's conversation, and
+//! none in copies of that file.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

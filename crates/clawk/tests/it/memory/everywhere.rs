@@ -1,4 +1,4 @@
-//! The verbs of `clawk memory` over every back end: the same answers, whatever keeps the entries.
+//! The verbs of `clawk memory` give the same answers over every back end.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
