@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     let cli = cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log(cli.verbose);
     as_many_descriptors_as_allowed();
-    state::kept::find_keys();
+    state::kept::find_keys(cli.config.as_deref());
     match cli.run() {
         Ok(code) => code,
         Err(error) if closed_pipe(&error) => ExitCode::from(CLOSED_PIPE),

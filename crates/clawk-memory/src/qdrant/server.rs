@@ -69,7 +69,7 @@ impl Server {
         }
         if !base.username().is_empty() || base.password().is_some() {
             return Err(fault(
-                "it holds a password; name a secret by `[qdrant] api_key` instead".to_owned(),
+                "it holds a password; name a secret by `[qdrant] secret_ref` instead".to_owned(),
             ));
         }
         if options.api_key.is_some() && base.scheme() == "http" && !is_loopback(&base) {
@@ -89,7 +89,8 @@ impl Server {
             .map_err(|error| fault(error.to_string()))?;
         let key = options.api_key.as_ref().map(|secret| {
             let value = HeaderValue::from_str(secret.expose());
-            let mut value = value.map_err(|_| "`[qdrant] api_key`: it is no header's value".to_owned())?;
+            let mut value =
+                value.map_err(|_| "`[qdrant] secret_ref`: its value is no header's value".to_owned())?;
             value.set_sensitive(true);
             Ok::<_, String>(value)
         });

@@ -176,8 +176,7 @@ enum What {
         #[arg(long, value_name = "FILE")]
         claw: Option<PathBuf>,
 
-        /// The `clawk.toml` whose `[secrets_store]` knows the keys [default: your own]
-        #[arg(long, value_name = "FILE")]
+        #[arg(from_global)]
         config: Option<PathBuf>,
 
         /// Output format

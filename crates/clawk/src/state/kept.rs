@@ -2,8 +2,8 @@
 //! sees to it): whatever keeps a state in another way comes in here, and no verb knows.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
 use clawk_kernel::Parts;
@@ -248,9 +248,16 @@ pub(crate) fn holds_state(dir: &Path) -> bool {
 /// Keys of encrypted stores that this process has found, by their references.
 static KEYS: Mutex<BTreeMap<String, Key>> = Mutex::new(BTreeMap::new());
 
-/// Whoever opens a state directory without its agent finds the key by the reference that is written in it.
-pub(crate) fn find_keys() {
-    clawk_store::find_keys_by(|reference| key(reference, None).map_err(|error| format!("{error:#}")));
+/// What `--config` names, once for the whole program.
+static CONFIG: OnceLock<PathBuf> = OnceLock::new();
+
+/// Whoever opens a state directory without its agent finds the key by the reference that is written in it. `config`: the configuration
+/// that `--config` names.
+pub(crate) fn find_keys(config: Option<&Path>) {
+    if let Some(config) = config {
+        let _ = CONFIG.set(config.to_owned()); // silent-ok: this is called once
+    }
+    clawk_store::find_keys_by(|reference| key(reference).map_err(|error| format!("{error:#}")));
 }
 
 /// The agent's own configuration gave this key.
@@ -259,12 +266,12 @@ pub(crate) fn remember_key(reference: &str, key: &Key) {
     keys.insert(reference.to_owned(), key.clone());
 }
 
-/// The key of this reference: from the environment, `$CLAW_SECRETS_DIR`, or the secrets store of `config`, else of the user's own
-/// configuration. What a folder's `clawk.toml` names is never asked: a state directory may have come with the folder.
+/// The key of this reference: from the environment, `$CLAW_SECRETS_DIR`, or the secrets store of what `--config` names, else of the
+/// user's own configuration. What a folder's `clawk.toml` names is never asked: a state directory may have come with the folder.
 ///
 /// # Errors
 /// It is not found, or is not a key.
-pub(crate) fn key(reference: &str, config: Option<&Path>) -> Result<Key> {
+pub(crate) fn key(reference: &str) -> Result<Key> {
     let known = KEYS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -273,7 +280,7 @@ pub(crate) fn key(reference: &str, config: Option<&Path>) -> Result<Key> {
     if let Some(known) = known {
         return Ok(known);
     }
-    let config = Config::load(config, None)?;
+    let config = Config::load(CONFIG.get().map(PathBuf::as_path), None)?;
     let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
     let key = Key::from_hex(resolver.resolve(reference)?.expose())?;
     remember_key(reference, &key);

@@ -214,3 +214,29 @@ fn an_agents_key_is_changed_by_a_verb() {
     assert!(prompt["system"].as_str().unwrap().contains("4711"));
     assert_eq!(anywhere(&agent.state(), "zanzibar"), [] as [PathBuf; 0]);
 }
+
+#[test]
+fn a_verb_finds_the_key_by_the_configuration_that_it_is_given() {
+    let agent = agent();
+    said(&agent, ("MEMORY_KEY", OLD), "keep");
+    std::fs::write(agent.path("key"), OLD).unwrap();
+    std::fs::write(
+        agent.path("other.toml"),
+        "[secrets_store]\ncommand = [\"/bin/sh\", \"-c\", \"cat ./key\"]\n",
+    )
+    .unwrap();
+    let list = ["memory", "list", "--store", "notes"];
+    let refused = agent.clawk(list).assert().failure();
+    assert!(text(&refused.get_output().stderr).contains("MEMORY_KEY"));
+    let listed = agent
+        .clawk(list)
+        .args(["--config", "other.toml"])
+        .assert()
+        .success();
+    assert!(text(&listed.get_output().stdout).contains(PLANTED));
+    let sessions = agent
+        .clawk(["sessions", "--config", "other.toml"])
+        .assert()
+        .success();
+    assert!(text(&sessions.get_output().stdout).contains("keep"));
+}

@@ -36,8 +36,8 @@ pub(super) fn run(
         Some(_) | None => references.current,
     };
     let from = from.unwrap_or(&recorded);
-    let old = kept::key(from, config).context("the old key is not found")?;
-    let new = kept::key(to, config).context("the new key is not found")?;
+    let old = kept::key(from).context("the old key is not found")?;
+    let new = kept::key(to).context("the new key is not found")?;
     if old == new {
         bail!("`{}` and `{}` name the same key", harmless(from), harmless(to));
     }

@@ -159,8 +159,7 @@ pub(super) struct Claw {
     #[arg(long, value_name = "FILE")]
     claw: Option<PathBuf>,
 
-    /// The `clawk.toml` that names those servers [default: the one beside the manifest, then your own]
-    #[arg(long, value_name = "FILE", requires = "claw")]
+    #[arg(from_global)]
     config: Option<PathBuf>,
 }
 
