@@ -276,10 +276,18 @@ fn what_init_writes_is_valid_and_runs() {
     let text = std::fs::read_to_string(agent.path("fresh/claw.yaml")).unwrap();
     assert!(text.starts_with("# yaml-language-server: $schema=./claw.schema.json\n"));
     assert!(agent.path("fresh/claw.schema.json").exists());
+    // It remembers: the second session's prompt holds what the first one was told.
+    for said in ["My cat is called Ferdinand", "What is the name of my cat?"] {
+        agent
+            .clawk(["run", "fresh/claw.yaml", "-m", said])
+            .assert()
+            .success();
+    }
     agent
-        .clawk(["run", "fresh/claw.yaml", "-m", "hello"])
+        .clawk(["sessions", "prompt", "last", "--turn", "1", "--agent", "fresh"])
         .assert()
-        .success();
+        .success()
+        .stdout(contains("recalled memory").and(contains("My cat is called Ferdinand\n</entry>")));
     for provider in ["anthropic", "openai", "local"] {
         for autonomy in ["observer", "supervised", "autonomous"] {
             let folder = format!("{provider}-{autonomy}");
