@@ -20,6 +20,8 @@ KIND, PLACE, VERB, QUEUE = sys.argv[1:5]
 def file():
     bus = sqlite3.connect(PLACE, timeout=30)
     if VERB == "look":
+        if not bus.execute("SELECT 1 FROM sqlite_master WHERE name = 'messages'").fetchone():
+            return []
         return [[m.decode(), r] for m, r in bus.execute("SELECT message, reason FROM messages WHERE queue = ? ORDER BY id", (QUEUE,))]
     message, own, count = sys.stdin.read().encode(), sys.argv[5], int(sys.argv[6])
     for n in range(count):

@@ -13,7 +13,7 @@ MODE, NOTES = sys.argv[1], sys.argv[2]
 HTTP = sys.argv[3:] == ["http"]
 seen, pending, old = {}, {}, []
 # Over HTTP: what answers no request, and the answer to the request that this thread handles.
-notices, handled = queue.Queue(), threading.local()
+notices, handled, streams = queue.Queue(), threading.local(), []
 
 
 def send(message):
@@ -170,6 +170,8 @@ class Door(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         handled.answer = None
+        if message.get("method") == "claw.initialize":
+            streams.append(None)  # what an earlier connection still reads is not for it any more
         hear(message)
         answer = handled.answer
         while answer is None and "id" in message and "method" in message:
@@ -189,9 +191,13 @@ class Door(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
+        streams.append(self)
         while True:
             try:
-                event = "data: " + notices.get(timeout=5).rstrip("\n") + "\n\n"
+                notice = notices.get(timeout=5)
+                if streams[-1] is not self:
+                    return notices.put(notice)  # an earlier connection's stream: it is for the newest one
+                event = "data: " + notice.rstrip("\n") + "\n\n"
             except queue.Empty:
                 event = ":\n\n"
             if MODE == "endless" and event[6:].startswith("x"):
