@@ -215,6 +215,7 @@ payloads! {
         #[serde(skip_serializing_if = "Option::is_none")] orphan: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")] parent: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] peer_session: Option<Uuid>,
+        #[serde(skip_serializing_if = "Option::is_none")] provider: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] reason: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] request_hash: Option<Digest>,
         #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,

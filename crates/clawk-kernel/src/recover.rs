@@ -38,6 +38,9 @@ const MAX_DEPTH: usize = 64;
 
 pub(crate) const ERASED: &str = "[erased]";
 
+/// The state of a try that somebody else worked on, which was cut off: all that was set aside for it is counted.
+pub(crate) const ASSUMED: &str = "assumed";
+
 /// A session as its chain tells it.
 #[derive(Debug, Default)]
 pub(crate) struct Rebuilt {
@@ -71,6 +74,9 @@ struct Fields {
     fork: Option<ForkPoint>,
     #[serde(default)]
     token_usage: u64,
+    /// A report of a task that nobody here has given.
+    orphan: Option<bool>,
+    state: Option<serde_json::Value>,
     cost_microusd: Option<u64>,
     #[serde(default)]
     duration_ms: u64,
@@ -83,6 +89,10 @@ struct Fields {
 }
 
 impl Fields {
+    fn is(&self, state: &str) -> bool {
+        self.state.as_ref().and_then(serde_json::Value::as_str) == Some(state)
+    }
+
     /// What the event says was spent.
     fn spent(&self, kind: &str) -> Amount {
         let tokens = self.input_tokens.saturating_add(self.output_tokens);
@@ -94,6 +104,9 @@ impl Fields {
             bytes_out: self.bytes_out,
         };
         match kind {
+            kind::SWARM_REPORTED if self.orphan == Some(true) => Amount::default(),
+            // Of a try that was cut off: its task's report does not know of it.
+            kind::SWARM_TRY if self.is(ASSUMED) => by_model,
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED | kind::SWARM_REPORTED => by_model,
             kind::ACTION_EXECUTED | kind::ACTION_FAILED => Amount {
                 calls: 1,

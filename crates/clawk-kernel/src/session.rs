@@ -139,11 +139,16 @@ pub(crate) async fn open_as(
         parent: None,
     };
     let above = opening.under.as_ref().unwrap_or(sessions.calls.purses.root());
-    let purse = sessions
-        .calls
-        .purses
-        .session(above, &id.to_string(), sessions.scribe.now());
-    purse.recall(opening.spent);
+    let kept = sessions
+        .table
+        .kept_purse(id)
+        .filter(|_| resumed && opening.under.is_none());
+    let purse = kept.unwrap_or_else(|| {
+        let purses = &sessions.calls.purses;
+        let purse = purses.session(above, &id.to_string(), sessions.scribe.now());
+        purse.recall(opening.spent);
+        purse
+    });
     let notices = Notices::new();
     let watcher = opening.surface.then(|| notices.watch(sessions.life.over.clone()));
     let state = Arc::new(State {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Role;
-use clawk_proto::SessionId;
+use clawk_proto::{RequestId, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use crate::door::Door;
@@ -87,6 +87,9 @@ pub(crate) struct Table {
     open: Mutex<BTreeMap<SessionId, Arc<State>>>,
     /// Those that are a channel's conversation.
     conversations: Mutex<HashMap<ConversationKey, SessionId>>,
+    /// Sessions that gave runs which have not ended, each with its purse and those runs: whoever opens such a session again goes on
+    /// with the same purse.
+    givers: Mutex<HashMap<SessionId, (Purse, BTreeSet<RequestId>)>>,
 }
 
 impl Table {
@@ -95,6 +98,7 @@ impl Table {
             root,
             open: Mutex::default(),
             conversations: Mutex::default(),
+            givers: Mutex::default(),
         }
     }
 
@@ -114,6 +118,40 @@ impl Table {
     pub(crate) fn purse_of(&self, session: SessionId) -> Purse {
         let open = self.open().get(&session).map(|state| state.purse.clone());
         open.unwrap_or_else(|| self.root.clone())
+    }
+
+    /// The purse of the session that gave this run. `closed` makes that of a session that is not open; without it, the agent's own
+    /// pays.
+    pub(crate) fn giver(
+        &self,
+        session: SessionId,
+        run: &RequestId,
+        closed: impl FnOnce() -> Option<Purse>,
+    ) -> Purse {
+        let open = self.open().get(&session).map(|state| state.purse.clone());
+        let mut givers = lock(&self.givers);
+        if let Some((purse, runs)) = givers.get_mut(&session) {
+            runs.insert(run.clone());
+            return purse.clone();
+        }
+        let Some(purse) = open.or_else(closed) else {
+            return self.root.clone();
+        };
+        givers.insert(session, (purse.clone(), BTreeSet::from([run.clone()])));
+        purse
+    }
+
+    /// The purse of a session that gave a run which has not ended.
+    pub(crate) fn kept_purse(&self, session: SessionId) -> Option<Purse> {
+        lock(&self.givers).get(&session).map(|(purse, _)| purse.clone())
+    }
+
+    /// The run has ended.
+    pub(crate) fn forget_run(&self, run: &RequestId) {
+        lock(&self.givers).retain(|_, (_, runs)| {
+            runs.remove(run);
+            !runs.is_empty()
+        });
     }
 
     /// What who opened a session may do; nothing where no such session is open.

@@ -129,7 +129,10 @@ pub(crate) fn plan(
         let provider = provider_of(manifest, purses, seat.provider.as_deref(), plan.limits.cost_aware);
         seat.price_microusd = purses.price_of(&provider, ORDINARY.0, ORDINARY.1);
         let there = options.elsewhere.as_ref();
-        seat.timeout_ms = there.and_then(|there| there.timeout_ms(&identity_name(&seat.identity)));
+        let name = identity_name(&seat.identity);
+        seat.timeout_ms = there.and_then(|there| there.timeout_ms(&name));
+        let here = there.is_none_or(|there| there.place(&name).is_none());
+        seat.asks = here.then_some(provider);
     }
     Ok(Some(plan))
 }
@@ -207,11 +210,15 @@ impl Peers {
                 .swarm
                 .as_ref()
                 .map(|swarm| swarm.resource_limits.clone());
-            let parent = self.sessions.table.purse_of(origin.session);
-            let id = run.to_string();
-            self.calls
-                .purses
-                .run(&parent, &id, &limits.unwrap_or_default(), self.scribe.now())
+            let (purses, now) = (&self.calls.purses, self.scribe.now());
+            // Of a session that is not open, the restart has read what it has spent.
+            let before = || lock(&self.slices).of_giver(origin.session);
+            let parent = self.sessions.table.giver(origin.session, run, || {
+                let purse = purses.session(purses.root(), &origin.session.to_string(), now);
+                purse.recall(before()?);
+                Some(purse)
+            });
+            purses.run(&parent, run.as_str(), &limits.unwrap_or_default(), now)
         });
         own.clone()
     }
@@ -263,7 +270,9 @@ pub(crate) async fn delegate(
             to: params.context.member.clone(),
             wish: limits.map(elsewhere::wish).unwrap_or_default(),
         };
+        let run = given.run.clone();
         accept(team, given, origin, Some(&asked)).await?;
+        paid_by(peers, team, &run, origin);
     } else if ended_otherwise(peers, &params.task_id, &params.task).await? {
         return Err(KernelError::RequestIdReused(params.context.request_id));
     }
@@ -282,8 +291,23 @@ struct Given {
 
 /// The task of this id has ended, and it was another one.
 async fn ended_otherwise(peers: &Peers, run: &TaskId, task: &Task) -> Result<bool, JournalError> {
+    // Its end may be on its way into the journal.
+    let ending = peers.calls.team.as_ref().and_then(|team| team.when_ended(run));
+    if let Some(ending) = ending {
+        tokio::select! {
+            _ = ending => {}
+            () = peers.life.stop.cancelled() => {}
+        }
+    }
     let stored = stored(&peers.scribe, run).await?;
     Ok(stored.is_none_or(|(words, _)| words != digest(&canonical(task))))
+}
+
+/// Opens the purse of a run that was taken, while the session that gave it is open.
+fn paid_by(peers: &Peers, team: &Team, run: &TaskId, origin: Origin) {
+    if team.look(|coord| coord.run(run).is_some()) {
+        drop(peers.purse_of(run, origin));
+    }
 }
 
 /// Takes a run. When this returns `Ok`, it is durable.
@@ -333,7 +357,9 @@ pub(crate) async fn run(
             to,
             wish: Wish::default(),
         };
-        accept(team, given, Origin::own(session, role), None).await?;
+        let origin = Origin::own(session, role);
+        accept(team, given, origin, None).await?;
+        paid_by(peers, team, &run, origin);
     }
     let ended = match team.when_ended(&run) {
         Some(ended) => ended,
@@ -480,6 +506,7 @@ async fn perform(peers: &Arc<Peers>, team: &Arc<Team>, step: Step) {
             }
             Effect::RunEnded(result) => {
                 lock(&peers.purses).remove(&result.task_id);
+                peers.sessions.table.forget_run(&result.task_id);
                 lock(&peers.slices).forget(&result.task_id);
                 let kept = lock(&peers.kept).remove(&result.task_id);
                 for session in kept.unwrap_or_default() {

@@ -7,7 +7,7 @@ mod record;
 mod shared;
 mod tools;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Autonomy, Role};
@@ -118,6 +118,8 @@ struct Inner {
     replies: HashMap<(TaskId, TaskId), oneshot::Sender<TaskResult>>,
     /// Who waits for a run.
     ends: HashMap<TaskId, Vec<oneshot::Sender<RunResult>>>,
+    /// Runs that the coordinator has ended, and whose end is not durable yet: nobody can read it in the journal.
+    ending: HashSet<TaskId>,
     members: HashMap<TaskId, Arc<Member>>,
     inboxes: BTreeMap<String, VecDeque<String>>,
 }
@@ -141,6 +143,7 @@ impl Team {
                 steps: VecDeque::new(),
                 replies: HashMap::new(),
                 ends: HashMap::new(),
+                ending: HashSet::new(),
                 members: HashMap::new(),
                 inboxes: BTreeMap::new(),
             }),
@@ -173,13 +176,19 @@ impl Team {
         let mut inner = self.lock();
         let effects = decide(&mut inner.coord, now_ms)?;
         let (done, durable) = oneshot::channel();
-        let Inner { coord, book, .. } = &mut *inner;
+        let Inner {
+            coord, book, ending, ..
+        } = &mut *inner;
         let mut drafts = Vec::new();
         let mut rest = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Record(fact) => {
                     drafts.push(book.draft(coord.plan(), (&self.scribe, &self.root), &fact, asked))
+                }
+                Effect::RunEnded(result) => {
+                    ending.insert(result.task_id.clone());
+                    rest.push(Effect::RunEnded(result));
                 }
                 other => rest.push(other),
             }
@@ -238,10 +247,12 @@ impl Team {
         })
     }
 
-    /// Tells the end of a run that has not ended.
+    /// Tells the end of a run whose end the journal does not have yet; none: it has it, or there is no such run.
     pub(crate) fn when_ended(&self, run: &TaskId) -> Option<oneshot::Receiver<RunResult>> {
         let mut inner = self.lock();
-        inner.coord.run(run)?;
+        if inner.coord.run(run).is_none() && !inner.ending.contains(run) {
+            return None;
+        }
         let (tell, told) = oneshot::channel();
         inner.ends.entry(run.clone()).or_default().push(tell);
         Some(told)
@@ -300,7 +311,10 @@ impl Team {
 
     /// Tells everybody who waits for a run.
     pub(crate) fn ended(&self, result: &RunResult) {
-        let waiting = self.lock().ends.remove(&result.task_id).unwrap_or_default();
+        let mut inner = self.lock();
+        inner.ending.remove(&result.task_id);
+        let waiting = inner.ends.remove(&result.task_id).unwrap_or_default();
+        drop(inner);
         for tell in waiting {
             let _gone = tell.send(result.clone()); // silent-ok: who waited has gone
         }

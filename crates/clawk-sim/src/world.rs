@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawk_kernel::ports::Elsewhere;
+use clawk_kernel::ports::{Elsewhere, Known};
 use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateContext, DelegateParams, ReportParams, Task, TaskStatus};
 use serde_json::json;
@@ -465,7 +465,7 @@ impl World {
         };
         let (task, token) = (params.task_id.clone(), params.report_token.clone());
         let reports = running.kernel.reports();
-        if !reports.knows(&task) {
+        if reports.knows(&task, token.as_deref()) != Known::Sent {
             return false;
         }
         let told = leader.ask(async move { reports.report(None, params).await });

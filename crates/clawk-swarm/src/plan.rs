@@ -33,6 +33,8 @@ pub struct Seat {
     pub entry: usize,
     /// The entry's `provider_ref`.
     pub provider: Option<String>,
+    /// Whom it asks: that one, or the one that was chosen for it; none: it works elsewhere, or nobody has chosen.
+    pub asks: Option<String>,
     /// Who is above it in a hierarchy.
     pub parent: Option<Who>,
     /// What a prompt of ordinary size costs with it, millionths of a dollar; none: not known.
@@ -338,6 +340,7 @@ impl Seating {
                 role: agent.role.clone(),
                 entry,
                 provider: agent.provider_ref.clone(),
+                asks: None,
                 parent,
                 price_microusd: None,
                 timeout_ms: None,

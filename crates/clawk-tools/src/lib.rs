@@ -29,7 +29,7 @@ pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question, load};
 pub use config::{A2aTool, HttpTool, Reconcile, ToolConfig, ToolsConfig};
 pub use egress::Egress;
-pub use executor::{A2aAgent, A2aEnd};
+pub use executor::{A2aAgent, A2aEnd, A2aStep};
 pub use program::{Program, program};
 pub use remember::MemoryServer;
 pub use runner::Runner;

@@ -21,7 +21,7 @@ use clawk_server::peers::{BusKind, BusOptions, Foreign, ForeignOptions, LinkOpti
 use clawk_swarm::Plan;
 use clawk_swarm::limit::Local;
 use clawk_swarm::plan::identity_name;
-use clawk_tools::A2aAgent;
+use clawk_tools::{A2aAgent, A2aStep};
 use clawk_trace::checkpoint::PublicKey;
 use clawk_trace::proof;
 use serde::{Deserialize, Serialize};
@@ -357,14 +357,22 @@ impl Foreign for Member {
                 agent: Arc::clone(&self.0),
                 task: None,
             };
-            let begun = |task: &str| waits.task = Some(task.to_owned());
-            let ended = self.0.work(&errand.id.to_string(), &errand.text, begun).await;
+            // An agent that could not be reached has used nothing.
+            let mut unused = Some(0);
+            let reached = |step: A2aStep<'_>| {
+                unused = None;
+                if let A2aStep::Begun(task) = step {
+                    waits.task = Some(task.to_owned());
+                }
+            };
+            let ended = self.0.work(&errand.id.to_string(), &errand.text, reached).await;
             if ended.is_ok() {
                 waits.task = None;
             }
             let lost = |why, error: RunError| Worked::Lost {
                 why,
                 message: error.to_string(),
+                tokens: unused,
             };
             match ended {
                 Ok(end) if end.state == "completed" => Worked::Answered {
@@ -374,6 +382,7 @@ impl Foreign for Member {
                 Ok(end) => Worked::Refused {
                     reason: end.state.chars().take(32).collect(),
                     message: end.text.chars().take(300).collect(),
+                    tokens: None,
                 },
                 Err(error @ RunError::Unavailable(_)) => lost(Lost::Unreached, error),
                 Err(error @ RunError::Timeout { .. }) => lost(Lost::Timeout, error),

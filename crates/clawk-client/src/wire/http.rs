@@ -13,7 +13,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::sync::mpsc;
 
-use super::{Ends, FAREWELL, is_initialize};
+use super::{Ends, FAREWELL, MAX_MESSAGE, is_initialize};
 use crate::ClientError;
 
 const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
@@ -279,6 +279,10 @@ impl Api {
                 if !event.data.is_empty() {
                     self.hear(&event.data).await?;
                 }
+            }
+            if events.rest.len() > MAX_MESSAGE {
+                let message = format!("an event has more than {MAX_MESSAGE} bytes");
+                return Err(ClientError::Malformed(message));
             }
         }
     }

@@ -83,6 +83,8 @@ pub enum Worked {
         why: Lost,
         /// For people.
         message: String,
+        /// Tokens that it used: 0 where it was not given the task; none: not known.
+        tokens: Option<u64>,
     },
     /// The other side refused it for good.
     Refused {
@@ -90,13 +92,26 @@ pub enum Worked {
         reason: String,
         /// For people.
         message: String,
+        /// As of [`Worked::Lost`].
+        tokens: Option<u64>,
     },
+}
+
+/// What is known of the try that a report names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// It was sent from here since the start.
+    Sent,
+    /// Its token was made here, and the try is not under way: it has not been taken up again since the start, or its run has ended.
+    Given,
+    /// It shows no token of this host's.
+    Foreign,
 }
 
 /// Takes reports that come in by a connection or a bus.
 pub trait Reports: fmt::Debug + Send + Sync {
-    /// Whether the try of this id was sent from here.
-    fn knows(&self, task: &RequestId) -> bool;
+    /// What is known here of the try that a report names, which shows this token.
+    fn knows(&self, task: &RequestId, token: Option<&str>) -> Known;
 
     /// Takes one. `bound`: the member to which the connection belongs that it came by; none: only the token counts.
     ///

@@ -19,7 +19,7 @@ use std::pin::Pin;
 pub use clawk_swarm::coord::Lost;
 pub use connections::{Connection, Connections, Reached};
 pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
-pub use elsewhere::{Elsewhere, Errand, Place, Reports, TokenKey, Worked};
+pub use elsewhere::{Elsewhere, Errand, Known, Place, Reports, TokenKey, Worked};
 pub use frame::Frame;
 pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
 pub use journal::{

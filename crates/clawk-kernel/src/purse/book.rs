@@ -346,6 +346,24 @@ impl Book {
             .map_or_else(Amount::default, |account| account.spent)
     }
 
+    /// Counts so much less, in every purse of the path that is not kept over restarts.
+    pub(crate) fn unspend(&self, path: &[Id], amount: Amount) {
+        let mut inner = self.lock();
+        for id in path {
+            let Some(account) = inner
+                .accounts
+                .get_mut(id)
+                .filter(|account| account.kept.is_none())
+            else {
+                continue;
+            };
+            account.spent = account.spent.minus(amount);
+            for meter in &mut account.meters {
+                meter.spent = meter.spent.saturating_sub(amount.get(meter.limit.unit));
+            }
+        }
+    }
+
     /// Counts what was spent before this account was opened: in an earlier run, or earlier in this session.
     pub(crate) fn recall(&self, id: Id, amount: Amount) {
         let mut inner = self.lock();

@@ -74,6 +74,12 @@ impl Purse {
         self.0.book.total(self.0.id)
     }
 
+    /// Counts so much less, here and above: it was assumed to be spent, and was not. What is kept over restarts (days and months of the
+    /// agent) stays as it was counted.
+    pub(crate) fn give_back(&self, amount: Amount) {
+        self.0.book.unspend(&self.0.path, amount);
+    }
+
     /// Counts what was spent from it before it was opened; the purses above know it already.
     pub(crate) fn recall(&self, amount: Amount) {
         self.0.book.recall(self.0.id, amount);
@@ -321,6 +327,15 @@ impl Purses {
             tokens: of_tokens,
             cost_microusd: of_cost,
         })
+    }
+
+    /// Sets nothing aside: for what was spent already, and has to be counted.
+    ///
+    /// # Errors
+    /// None that a caller can meet: nothing always fits.
+    pub(crate) fn nothing_aside(&self, purse: &Purse, now: Timestamp) -> Result<Reservation, CallError> {
+        let path = Arc::clone(&purse.0.path);
+        self.book.reserve(path, now, |_| Ok(Amount::default()))
     }
 
     /// What a model costs, millionths of a dollar for so many tokens in and out; none: not known.

@@ -6,8 +6,8 @@ use clawk_proto::SessionId;
 use uuid::Uuid;
 
 use super::fields;
-use crate::event::kind;
-use crate::ports::Recorded;
+use crate::event::{Scribe, kind};
+use crate::ports::{JournalError, Recorded, Scan};
 use crate::purse::Amount;
 
 /// The kinds of events that say what was spent or set aside.
@@ -17,6 +17,17 @@ pub(crate) const SPENDING: &[&str] = &[
     kind::PROVIDER_FAILED,
     kind::ACTION_EXECUTED,
     kind::ACTION_FAILED,
+];
+
+/// The same, and those of tasks that the session gave.
+const GIVEN: &[&str] = &[
+    kind::PROVIDER_REQUESTED,
+    kind::PROVIDER_COMPLETED,
+    kind::PROVIDER_FAILED,
+    kind::ACTION_EXECUTED,
+    kind::ACTION_FAILED,
+    kind::SWARM_REPORTED,
+    kind::SWARM_TRY,
 ];
 
 /// Sums over such events. An inference without an end has spent what was set aside for it.
@@ -43,6 +54,18 @@ impl Spending {
     fn add(&mut self, session: SessionId, amount: Amount) {
         let sum = self.by.entry(session).or_default();
         *sum = sum.plus(amount);
+    }
+
+    /// What the session has spent itself, and what it has given others to spend and knows the end of.
+    pub(crate) async fn of_giver(scribe: &Scribe, session: SessionId) -> Result<Amount, JournalError> {
+        let scan = Scan {
+            session: Some(session),
+            kinds: GIVEN,
+            ..Scan::default()
+        };
+        let mut spending = Self::default();
+        scribe.each(scan, |event| spending.see(event)).await?;
+        Ok(spending.end().remove(&session).unwrap_or_default()) // silent-ok: it has spent nothing
     }
 
     /// What each session has spent.

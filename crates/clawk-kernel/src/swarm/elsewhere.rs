@@ -2,11 +2,12 @@
 //! comes back is a peer's text: data, whatever it says.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use clawk_manifest::model::{Autonomy, Role};
-use clawk_proto::RequestId;
 use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
+use clawk_proto::{RequestId, SessionId};
 use clawk_swarm::coord::{Kind, Lost, Start, TaskId, TryEnd, Used, Wish, derived};
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Fault, Who};
@@ -18,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 use super::tries::Try;
 use super::{Peers, lock, slices, thread};
 use crate::error::{CallError, KernelError};
-use crate::event::{SwarmEvent, Thread, kind};
+use crate::event::{Draft, SwarmEvent, Thread, kind};
 use crate::judge;
-use crate::ports::{Elsewhere, Errand, JournalError, Later, Place, Reports, Worked};
+use crate::ports::{Elsewhere, Errand, JournalError, Known, Later, Place, Reports, Worked};
 use crate::purse::{Amount, Reservation, SWARM_COST, SWARM_TOKENS, Share};
+use crate::recover::ASSUMED;
 use crate::screen::{Look, Spot};
 use crate::team::Origin;
 use crate::watch::Notices;
@@ -30,6 +32,15 @@ use crate::watch::Notices;
 const MAX_TEXT: usize = 1 << 20;
 /// Tries that ended and are remembered, so that what comes late is known as such.
 const ENDED: usize = 4096;
+/// The most that is believed of what a member says it used where nothing was limited: what is stored must stay countable.
+const MOST_SAID: u64 = 1_000_000_000_000;
+/// Reports without effect of one try that are recorded; more are refused all the same.
+const MOST_REFUSED: u32 = 64;
+
+/// The state of a try whose use is counted as its end says.
+pub(super) const SETTLED: &str = "settled";
+/// The state of one that was cut off, and whose report has come since.
+pub(super) const LEARNED: &str = "learned";
 
 /// A try that another process works on, or has finished.
 #[derive(Debug, Clone)]
@@ -39,10 +50,18 @@ pub(super) struct Sent {
     pub(super) attempt: u32,
     pub(super) member: String,
     pub(super) identity: String,
+    run: TaskId,
+    /// In whose chain its run is recorded.
+    session: SessionId,
     token: String,
+    /// What was set aside for it: tokens and money; none: not limited.
+    share: (Option<u64>, Option<u64>),
     /// A report counted, or the try is over.
     taken: CancellationToken,
-    used: Arc<std::sync::Mutex<(Option<u64>, Option<u64>)>>,
+    used: Arc<Mutex<Option<Used>>>,
+    /// What is counted for the try, whose end is not known, until its report comes.
+    assumed: Arc<Mutex<Option<Used>>>,
+    refused: Arc<AtomicU32>,
 }
 
 /// Tries by the ids under which others know them.
@@ -79,10 +98,47 @@ impl SentTries {
 }
 
 impl Sent {
+    /// What a report says that the try used: at most what was set aside for it, and all of that where it says nothing.
+    pub(super) fn said(&self, params: &ReportParams) -> Used {
+        within(self.share, (params.token_usage, params.cost_microusd))
+    }
+
     /// Its report counts: the try ends.
     pub(super) fn take(&self, params: &ReportParams) {
-        *lock(&self.used) = (params.token_usage, params.cost_microusd);
+        *lock(&self.used) = Some(self.said(params));
         self.taken.cancel();
+    }
+
+    /// More is counted for it than its report may say.
+    pub(super) fn is_assumed(&self) -> bool {
+        lock(&self.assumed).is_some()
+    }
+
+    /// One more report of it has no effect. `false`: so many had none that this one is not recorded.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.refused.fetch_add(1, Ordering::Relaxed) < MOST_REFUSED
+    }
+}
+
+fn within((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option<u64>)) -> Used {
+    let of = |said: Option<u64>, most: Option<u64>| match (said, most) {
+        (Some(said), Some(most)) => said.min(most),
+        (said, most) => said.or(most).unwrap_or(0).min(MOST_SAID),
+    };
+    Used {
+        tokens: of(said.0, tokens),
+        cost_microusd: of(said.1, cost),
+    }
+}
+
+/// A reason that somebody else gives, as a word: it stands in the record and on people's terminals.
+fn word(reason: &str) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let word: String = reason.chars().filter(plain).take(64).collect();
+    if word.is_empty() {
+        "refused".to_owned()
+    } else {
+        word
     }
 }
 
@@ -152,9 +208,14 @@ pub(super) async fn attempt(
         .team
         .as_ref()
         .is_some_and(|team| team.look(|coord| coord.has_word(&start.task)));
+    let settled = lock(&peers.slices).settled(&start.task, start.attempt);
     if start.resumed && spoken {
         // Its report counted before this start.
-        return Some((TryEnd::Said { text: String::new() }, Used::default()));
+        let used = match settled {
+            Some(used) => used,
+            None => settle_said(peers, start, origin),
+        };
+        return Some((TryEnd::Said { text: String::new() }, used));
     }
     let purse = slices::purse(peers, start, origin);
     let share = match peers
@@ -176,16 +237,29 @@ pub(super) async fn attempt(
     let worked = tokio::select! {
         biased;
         () = sent.taken.cancelled() => None,
-        () = running.cancel.cancelled() => return None,
+        () = running.cancel.cancelled() => {
+            // Whatever it used until now: its report may tell.
+            let used = settle(peers, (start, origin, ASSUMED), (share, settled), (None, None));
+            *lock(&sent.assumed) = Some(used);
+            return None;
+        }
         () = peers.life.stop.cancelled() => return None,
         worked = there.work(errand, reports) => Some(worked),
     };
+    // An earlier process may have given it to the other side.
+    let unused = |tokens: Option<u64>| tokens.filter(|tokens| *tokens > 0 || !start.resumed);
     let (tokens, cost) = match &worked {
-        None => *lock(&sent.used),
+        None => lock(&sent.used).map_or((None, None), |used| (Some(used.tokens), Some(used.cost_microusd))),
         Some(Worked::Answered { tokens, .. }) => (*tokens, None),
-        Some(Worked::Lost { .. } | Worked::Refused { .. }) => (Some(0), Some(0)),
+        Some(Worked::Lost { tokens, .. } | Worked::Refused { tokens, .. }) => {
+            let tokens = unused(*tokens);
+            (tokens, tokens.filter(|tokens| *tokens == 0))
+        }
     };
-    let used = settle(peers, (start, origin), share, (tokens, cost)).await;
+    let used = settle(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
+    if matches!(&worked, Some(Worked::Lost { .. } | Worked::Refused { .. })) && tokens.is_none() {
+        *lock(&sent.assumed) = Some(used);
+    }
     let end = match worked {
         // The report is the task's word; its text is known from there.
         None => TryEnd::Said { text: String::new() },
@@ -196,9 +270,9 @@ pub(super) async fn attempt(
         Some(Worked::Answered { text, .. }) => TryEnd::Said {
             text: screened(peers, origin, text).await,
         },
-        Some(Worked::Lost { why, message }) => lost(why, message),
-        Some(Worked::Refused { reason, message }) => TryEnd::Over {
-            fault: Fault::failed(&reason, message),
+        Some(Worked::Lost { why, message, .. }) => lost(why, message),
+        Some(Worked::Refused { reason, message, .. }) => TryEnd::Over {
+            fault: Fault::failed(&word(&reason), message),
             run: false,
         },
     };
@@ -275,9 +349,14 @@ fn prepared(
         attempt: start.attempt,
         member: start.member.clone(),
         identity: errand.identity.clone(),
+        run: start.run.clone(),
+        session: origin.session,
         token,
+        share: (share.tokens, share.cost_microusd),
         taken: CancellationToken::new(),
         used: Arc::default(),
+        assumed: Arc::default(),
+        refused: Arc::default(),
     };
     (errand, sent)
 }
@@ -293,53 +372,103 @@ fn tools(start: &Start, own: Option<Vec<String>>) -> Option<Vec<String>> {
     }
 }
 
-/// Counts what the other side says it used, at most what was set aside; who says nothing has used all of it.
-async fn settle(
+/// Counts what the other side says it used, at most what was set aside; who says nothing has used all of it. `before` was counted
+/// already. Returns what is counted in all.
+fn settle(
     peers: &Peers,
-    (start, origin): (&Start, Origin),
-    share: Share,
-    (tokens, cost): (Option<u64>, Option<u64>),
+    (start, origin, state): (&Start, Origin, &'static str),
+    (share, before): (Share, Option<Used>),
+    said: (Option<u64>, Option<u64>),
 ) -> Used {
-    let within = |said: Option<u64>, most: Option<u64>| match (said, most) {
-        (Some(said), Some(most)) => said.min(most),
-        (said, most) => said.or(most).unwrap_or(0),
+    let used = within((share.tokens, share.cost_microusd), said);
+    let before = before.unwrap_or_default(); // silent-ok: nothing was counted yet
+    let all = Used {
+        tokens: used.tokens.max(before.tokens),
+        cost_microusd: used.cost_microusd.max(before.cost_microusd),
     };
-    let used = Used {
-        tokens: within(tokens, share.tokens),
-        cost_microusd: within(cost, share.cost_microusd),
-    };
-    let took = Amount {
-        tokens: used.tokens,
-        cost_microusd: used.cost_microusd,
-        ..Amount::default()
-    };
-    let reservation: Reservation = share.reservation;
-    let settled = reservation.settle(took, peers.scribe.now());
-    if settled.spent.is_empty() {
-        return used;
+    count(peers, (start, origin, state), share.reservation, (before, all));
+    all
+}
+
+/// Counts what the report says that was taken before a restart, which came before it was counted.
+fn settle_said(peers: &Peers, start: &Start, origin: Origin) -> Used {
+    let team = peers.calls.team.as_ref();
+    let said = team.and_then(|team| team.look(|coord| coord.word_used(&start.task)));
+    let used = said.unwrap_or_default(); // silent-ok: a report of an earlier version does not say
+    let purse = slices::purse(peers, start, origin);
+    let aside = peers.calls.purses.nothing_aside(&purse, peers.scribe.now());
+    match aside {
+        Ok(aside) => count(peers, (start, origin, SETTLED), aside, (Used::default(), used)),
+        Err(error) => tracing::error!(%error, "what a peer used can't be counted"),
     }
-    let swarm = peers
-        .calls
-        .manifest
-        .swarm
-        .as_ref()
-        .map(|swarm| swarm.name.clone());
-    let payload = SwarmEvent {
-        attempt: Some(start.attempt),
-        cost_microusd: Some(used.cost_microusd),
-        member: Some(&start.member),
-        run: Some(start.run.as_str()),
-        state: Some("settled"),
-        swarm: swarm.as_deref().unwrap_or_default(),
-        task_id: Some(start.task.as_str()),
-        ..SwarmEvent::default()
-    };
-    let thread = Thread::of(origin.session).child(peers.scribe.clock().uuid());
-    let draft = peers.scribe.entry(&thread, kind::SWARM_TRY, &payload);
+    used
+}
+
+/// Counts in the purses what `all` is more than `before`, and records it.
+fn count(
+    peers: &Peers,
+    (start, origin, state): (&Start, Origin, &'static str),
+    aside: Reservation,
+    (before, all): (Used, Used),
+) {
+    let took = amount(all).minus(amount(before));
+    let settled = aside.settle(took, peers.scribe.now());
+    if settled.spent.is_empty() {
+        return;
+    }
+    let about = (&start.run, &start.task, start.attempt, start.member.as_str());
+    let draft = entry(peers, origin.session, about, (state, all));
     if let Err(error) = peers.scribe.account(vec![draft], settled.spent, Vec::new()) {
         tracing::error!(%error, "what a peer used can't be recorded");
     }
-    used
+}
+
+pub(super) fn amount(used: Used) -> Amount {
+    Amount {
+        tokens: used.tokens,
+        cost_microusd: used.cost_microusd,
+        ..Amount::default()
+    }
+}
+
+/// What is counted for a try, as an event.
+fn entry(
+    peers: &Peers,
+    session: SessionId,
+    (run, task, attempt, member): (&TaskId, &TaskId, u32, &str),
+    (state, used): (&'static str, Used),
+) -> Draft {
+    let swarm = peers.calls.manifest.swarm.as_ref();
+    let payload = SwarmEvent {
+        attempt: Some(attempt),
+        cost_microusd: Some(used.cost_microusd),
+        member: Some(member),
+        run: Some(run.as_str()),
+        state: Some(state),
+        swarm: swarm.map(|swarm| swarm.name.as_str()).unwrap_or_default(),
+        task_id: Some(task.as_str()),
+        token_usage: Some(used.tokens),
+        ..SwarmEvent::default()
+    };
+    let thread = Thread::of(session).child(peers.scribe.clock().uuid());
+    peers.scribe.entry(&thread, kind::SWARM_TRY, &payload)
+}
+
+/// The report of a try has come that was given up: what was counted for it is what it says, and its run has the rest again.
+pub(super) async fn learn(peers: &Peers, sent: &Sent, params: &ReportParams) -> Result<(), JournalError> {
+    let Some(assumed) = lock(&sent.assumed).take() else {
+        return Ok(());
+    };
+    let used = sent.said(params);
+    let less = amount(assumed).minus(amount(used));
+    if less.is_zero() {
+        return Ok(());
+    }
+    let about = (&sent.run, &sent.task, sent.attempt, sent.member.as_str());
+    let draft = entry(peers, sent.session, about, (LEARNED, used));
+    peers.scribe.write(vec![draft]).await?;
+    slices::give_back(peers, &sent.run, &sent.task, less);
+    Ok(())
 }
 
 /// A peer's text without the secrets that the policies take out of what comes in.
@@ -369,10 +498,17 @@ async fn screened(peers: &Peers, origin: Origin, text: String) -> String {
 struct Desk(Weak<Peers>);
 
 impl Reports for Desk {
-    fn knows(&self, task: &RequestId) -> bool {
-        self.0
-            .upgrade()
-            .is_some_and(|peers| lock(&peers.sent).by_id.contains_key(task))
+    fn knows(&self, task: &RequestId, shown: Option<&str>) -> Known {
+        let Some(peers) = self.0.upgrade() else {
+            return Known::Given; // nobody is here any more who could say
+        };
+        if lock(&peers.sent).by_id.contains_key(task) {
+            return Known::Sent;
+        }
+        match shown {
+            Some(shown) if same(shown, &token(&peers, task)) => Known::Given,
+            Some(_) | None => Known::Foreign,
+        }
     }
 
     fn report<'a>(

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use clawk_proto::SessionId;
-use clawk_swarm::coord::{Phase, Task, TaskId};
+use clawk_swarm::coord::{Phase, Task, TaskId, Used};
 use clawk_swarm::{Coord, Fact};
 use serde::Deserialize;
 
+use super::elsewhere::{LEARNED, SETTLED, amount};
 use super::slices::Before;
 use super::{Peers, lock, work_off};
 use crate::error::StartError;
 use crate::event::{SwarmReported, Thread, digest, kind};
 use crate::ports::{JournalError, Recorded, Scan};
 use crate::purse::Amount;
-use crate::recover::{SPENDING, Spending};
+use crate::recover::{ASSUMED, SPENDING, Spending};
 use crate::team::{Origin, SWARM_KINDS, Team, fact_of, session_of};
 
 /// Tasks of tasks; the coordinator allows far fewer.
@@ -25,6 +26,10 @@ const MAX_DEPTH: usize = 64;
 struct Fields {
     task_id: String,
     swarm: String,
+    state: String,
+    attempt: u32,
+    token_usage: u64,
+    cost_microusd: u64,
 }
 
 /// Folds the record. Returns the sessions that go on with their tasks, and whose turns nobody else may take up.
@@ -61,6 +66,7 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
                 }
                 None => {
                     let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+                    told.see_settled(&found);
                     if event.kind == kind::SWARM_DELEGATED {
                         old.insert(found.task_id, event.session);
                     } else {
@@ -84,26 +90,45 @@ struct Told {
     since: HashMap<TaskId, u64>,
     /// What tries that have ended are reported to have used.
     used: HashMap<(TaskId, u32), Amount>,
+    /// What was counted last for tries that others work on, and whether only this says so.
+    settled: HashMap<(TaskId, u32), (Used, bool)>,
+    /// Which sessions gave the runs that go on.
+    givers: HashMap<TaskId, SessionId>,
 }
 
 impl Told {
+    /// An event about a try that others work on, which is no fact of the coordinator.
+    fn see_settled(&mut self, found: &Fields) {
+        let assumed = found.state == ASSUMED;
+        let Ok(task) = TaskId::parse(&found.task_id) else {
+            return; // silent-ok: it is about no task
+        };
+        if !assumed && found.state != SETTLED && found.state != LEARNED {
+            return;
+        }
+        let used = Used {
+            tokens: found.token_usage,
+            cost_microusd: found.cost_microusd,
+        };
+        let known = self.settled.entry((task, found.attempt)).or_default();
+        *known = (used, known.1 || assumed);
+    }
+
     fn see(&mut self, fact: &Fact, row: u64) {
         match fact {
-            Fact::Run { run, .. } => {
+            Fact::Run { run, origin, .. } => {
                 self.since.insert(run.clone(), row);
+                self.givers.insert(run.clone(), Origin::read(origin).session);
             }
             Fact::TryEnded {
                 task, attempt, used, ..
             } => {
                 let sum = self.used.entry((task.clone(), *attempt)).or_default();
-                *sum = sum.plus(Amount {
-                    tokens: used.tokens,
-                    cost_microusd: used.cost_microusd,
-                    ..Amount::default()
-                });
+                *sum = sum.plus(amount(*used));
             }
             Fact::Ended { result } => {
                 self.since.remove(&result.task_id);
+                self.givers.remove(&result.task_id);
             }
             _ => {}
         }
@@ -138,8 +163,12 @@ async fn recall(peers: &Peers, team: &Team, told: &Told) -> Result<(), JournalEr
         .await?;
     let by_session = spending.end();
     for run in told.since.keys() {
-        let found = team.look(|coord| before(coord, run, &by_session, &told.used));
+        let found = team.look(|coord| before(coord, run, &by_session, told));
         lock(&peers.slices).recall(run, found);
+    }
+    for session in told.givers.values().collect::<HashSet<_>>() {
+        let spent = Spending::of_giver(&peers.scribe, *session).await?;
+        lock(&peers.slices).recall_giver(*session, spent);
     }
     Ok(())
 }
@@ -150,14 +179,9 @@ fn sessions(task: &Task) -> impl Iterator<Item = (SessionId, u32)> {
 }
 
 /// What was spent on a run, by task. Of what the record and the report of a try say, the larger counts: another host's record is not here.
-fn before(
-    coord: &Coord,
-    run: &TaskId,
-    by_session: &HashMap<SessionId, Amount>,
-    used: &HashMap<(TaskId, u32), Amount>,
-) -> Before {
+fn before(coord: &Coord, run: &TaskId, by_session: &HashMap<SessionId, Amount>, told: &Told) -> Before {
     let mut found = Before::default();
-    let mut goes_on = HashSet::new();
+    let (mut goes_on, mut assumed) = (HashSet::new(), HashMap::<TaskId, Amount>::new());
     for task in coord.tasks_in(run) {
         for (_, attempt) in sessions(task) {
             // A question may have been a turn of another task's session.
@@ -166,9 +190,19 @@ fn before(
                 false => (task.id().clone(), attempt),
             };
             let session = session_of(&of, its);
-            if let Some(used) = used.get(&(task.id().clone(), attempt)) {
+            let try_of = (task.id().clone(), attempt);
+            let settled = told.settled.get(&try_of).copied();
+            if let Some((used, true)) = settled {
+                add(&mut assumed, task.id(), amount(used));
+            }
+            if let Some((used, _)) = settled.filter(|_| attempt == task.attempts && !task.is_done()) {
+                found.settled.insert(try_of.clone(), used);
+            }
+            // What was counted last knows of a report that came after the try was given up.
+            let used = settled.map(|(used, _)| amount(used));
+            if let Some(used) = used.or_else(|| told.used.get(&try_of).copied()) {
                 let sum = found.told.entry(session).or_default();
-                *sum = sum.plus(*used);
+                *sum = sum.plus(used);
             }
         }
     }
@@ -179,7 +213,9 @@ fn before(
         });
         found.whole = found.whole.plus(own);
         if !task.is_done() {
-            found.open = found.open.plus(own);
+            // The chain of who gave the run tells of tries that were cut off.
+            let known = assumed.get(task.id()).copied().unwrap_or_default(); // silent-ok: none was
+            found.open = found.open.plus(own.minus(known));
             goes_on.insert(session_of(task.id(), task.attempts));
         }
         add(&mut found.spent, task.id(), own);
@@ -259,8 +295,8 @@ pub(crate) fn go_on(peers: &Arc<Peers>) -> Result<(), StartError> {
         let (whole, open) = lock(&peers.slices).of_run(&run);
         peers.purse_of(&run, origin).recall(whole);
         // Its chain tells its purse of the tasks that are reported, and of no other.
-        if let Some(giver) = peers.sessions.table.get(origin.session) {
-            giver.purse.recall(open);
+        if let Some(giver) = peers.sessions.table.kept_purse(origin.session) {
+            giver.recall(open);
         }
     }
     let Ok(_durable) = team.act(None, |coord, now_ms| {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use clawk_proto::SessionId;
-use clawk_swarm::coord::{Start, TaskId, Wish};
+use clawk_swarm::coord::{Start, TaskId, Used, Wish};
 
 use super::{Peers, lock};
 use crate::purse::{Amount, Purse};
@@ -23,6 +23,10 @@ pub(super) struct Slices {
     told: HashMap<SessionId, Amount>,
     /// What was spent on each run before a restart, and of that, on tasks that have not ended.
     runs: HashMap<TaskId, (Amount, Amount)>,
+    /// What was counted before a restart for tries that others work on, of tasks that have not ended.
+    settled: HashMap<(TaskId, u32), Used>,
+    /// By session that gave runs which have not ended: what it had spent before a restart, without tasks that have not ended.
+    givers: HashMap<SessionId, Amount>,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub(super) struct Before {
     pub(super) whole: Amount,
     /// By those that have not ended.
     pub(super) open: Amount,
+    /// What was counted already for tries that others work on, of tasks that have not ended.
+    pub(super) settled: HashMap<(TaskId, u32), Used>,
 }
 
 impl Slices {
@@ -53,6 +59,22 @@ impl Slices {
         self.below.extend(before.below);
         self.told.extend(before.told);
         self.runs.insert(run.clone(), (before.whole, before.open));
+        self.settled.extend(before.settled);
+    }
+
+    /// Keeps what a session that gave runs had spent before a restart.
+    pub(super) fn recall_giver(&mut self, session: SessionId, spent: Amount) {
+        self.givers.insert(session, spent);
+    }
+
+    /// What a session that gave runs had spent before a restart; none: it has given none.
+    pub(super) fn of_giver(&self, session: SessionId) -> Option<Amount> {
+        self.givers.get(&session).copied()
+    }
+
+    /// What was counted already, before a restart, for a try that others work on: once.
+    pub(super) fn settled(&mut self, task: &TaskId, attempt: u32) -> Option<Used> {
+        self.settled.remove(&(task.clone(), attempt))
     }
 
     /// What was spent on a run before a restart, and of that, on tasks that have not ended: once.
@@ -64,7 +86,19 @@ impl Slices {
     pub(super) fn forget(&mut self, run: &TaskId) {
         for task in self.spent.remove(run).into_iter().flat_map(HashMap::into_keys) {
             self.below.remove(&task);
+            self.settled.retain(|(of, _), _| *of != task);
         }
+    }
+
+    /// Counts so much less of a task's slice. Returns the purse that the rest is given back to, if the slice is open.
+    fn give_back(&mut self, run: &TaskId, task: &TaskId, amount: Amount) -> Option<Purse> {
+        if let Some(slice) = self.open.get(task) {
+            return Some(slice.purse.clone());
+        }
+        if let Some(spent) = self.spent.get_mut(run).and_then(|of| of.get_mut(task)) {
+            *spent = spent.minus(amount);
+        }
+        None
     }
 
     /// What a session's purse has to count that is not the session's own, and how much of the session's own is reported: once.
@@ -149,6 +183,15 @@ fn line(peers: &Peers, start: &Start) -> Vec<(TaskId, Wish)> {
         }
     });
     line
+}
+
+/// A task's try has used so much less than was assumed: its run, if it goes on, has that again.
+pub(super) fn give_back(peers: &Peers, run: &TaskId, task: &TaskId, amount: Amount) {
+    let open = lock(&peers.slices).give_back(run, task, amount);
+    let purse = open.or_else(|| lock(&peers.purses).get(run).cloned());
+    if let Some(purse) = purse {
+        purse.give_back(amount);
+    }
 }
 
 /// The purse of a task: a slice of its asker's, or of the run's.

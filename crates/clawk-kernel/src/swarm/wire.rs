@@ -7,14 +7,14 @@ use clawk_proto::method::{
 };
 use clawk_proto::uri::ClawUri;
 use clawk_proto::{ErrorCode, RequestId, SessionId};
-use clawk_swarm::coord::Reception;
+use clawk_swarm::coord::{Phase, Reception};
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Coord, Effect};
 use clawk_trace::proof::{self, Unproven, Word};
 use serde_json::{Value, json};
 
 use super::elsewhere::Sent;
-use super::{Peers, SwarmView, declared, lock, thread, tries};
+use super::{Peers, SwarmView, declared, elsewhere, lock, thread, tries};
 use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmReported, canonical, digest, kind};
 use crate::judge;
@@ -50,6 +50,14 @@ pub(super) async fn report_as(
     let unproven = sent
         .as_ref()
         .and_then(|(sent, own)| doubt(peers, sent, *own, &params));
+    if let Some((sent, own)) = &sent
+        && !counts(peers, (sent, *own && unproven.is_none()))
+        && !sent.is_recorded()
+    {
+        return Ok(Acknowledged {
+            acknowledged: *own && unproven.is_none(),
+        });
+    }
     let mut look = Look::new(
         &peers.calls.screens,
         thread(peers, session),
@@ -72,8 +80,10 @@ pub(super) async fn report_as(
     if !drafts.is_empty() {
         peers.scribe.write(drafts).await?;
     }
-    if let Some((sent, _)) = sent.as_ref().filter(|_| met == Reception::Taken) {
-        sent.take(&params);
+    match (&sent, met) {
+        (Some((sent, _)), Reception::Taken) => sent.take(&params),
+        (Some((sent, true)), Reception::Late) => elsewhere::learn(peers, sent, &params).await?,
+        _ => {}
     }
     match met {
         Reception::Unknown => orphan(peers, session, &params).await,
@@ -89,6 +99,19 @@ pub(super) async fn report_as(
         Reception::NotYours => Ok(Acknowledged { acknowledged: false }),
         Reception::Taken | Reception::Duplicate | Reception::Late => Ok(Acknowledged { acknowledged: true }),
     }
+}
+
+/// A report of this try that is its member's can still have an effect: it is the first one, or tells what a lost try used.
+fn counts(peers: &Peers, (sent, own): (&Sent, bool)) -> bool {
+    let waits = |team: &Arc<Team>| {
+        team.look(|coord| {
+            let task = coord
+                .task(&sent.task)
+                .filter(|task| task.attempts == sent.attempt);
+            task.is_some_and(|task| task.phase == Phase::Running) && !coord.has_word(&sent.task)
+        })
+    };
+    own && (sent.is_assumed() || peers.calls.team.as_ref().is_some_and(waits))
 }
 
 /// What the coordinator makes of a report.
@@ -117,7 +140,8 @@ fn received(
     }
     match coord.task(&sent.task) {
         Some(task) if task.attempts == sent.attempt => {
-            coord.report(&sent.task, Some(&sent.member), params.status, &params.result)
+            let said = (params.status, &params.result);
+            coord.report_from_afar(&sent.task, Some(&sent.member), said, Some(sent.said(params)))
         }
         // Another try works on it, or its run has ended.
         Some(_) | None => refused(coord, Reception::Late),

@@ -148,6 +148,9 @@ impl Book {
             ..SwarmEvent::default()
         };
         fill(&mut payload, fact, &known);
+        if let Fact::Began { who, .. } = fact {
+            payload.provider = plan.seat(*who).and_then(|seat| seat.asks.as_deref());
+        }
         let answers = asked.filter(|_| matches!(fact, Fact::Run { .. }));
         if let Some(asked) = answers {
             payload.request_hash = Some(asked.request_hash);

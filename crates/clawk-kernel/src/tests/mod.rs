@@ -40,6 +40,7 @@ mod skills;
 mod speech;
 mod stops;
 mod swarm;
+mod swarm_afar;
 mod swarm_slices;
 mod talk;
 mod words;

@@ -2,6 +2,9 @@
 //! `claw.SWARM.IDENTITY.outbox`, where the host reads it whose run it is. A task is out of the queue when its report is in one, so
 //! a host that dies gives it back.
 
+mod hear;
+mod work;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,43 +13,29 @@ use std::time::Duration;
 
 use clawk_client::queue::Names;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Errand, Later, Reports, Worked};
+use clawk_kernel::ports::{Errand, Later, Worked};
 use clawk_kernel::time::{Clock, Steady};
-use clawk_kernel::{Door, Kernel, KernelError, Role};
-use clawk_proto::method::{DelegateParams, Method, ReportParams};
-use clawk_proto::{RequestId, SessionId};
+use clawk_kernel::{Door, Kernel, Role};
+use clawk_proto::RequestId;
+use clawk_proto::method::Method;
 use clawk_trace::checkpoint::PublicKey;
-use clawk_trace::proof;
-use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::claims::Claims;
 use crate::queue::sqlite::File;
-use crate::queue::{Broker, Lane, Parcel, QueueError};
-use crate::rpc::reports;
+use crate::queue::{Broker, Lane, QueueError};
 
 /// The time without a sign of life from its host after which a task goes to another host.
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(30);
-/// How often a host says that it is at it.
-const SIGN: Duration = Duration::from_secs(10);
 /// How long a bus that fails is left alone.
 const BREATH: Duration = Duration::from_secs(1);
 /// How long one message may take into the bus.
 const PUT: Duration = Duration::from_secs(10);
 /// How long a bus may take to come up at the start.
 const START: Duration = Duration::from_secs(30);
-/// How often a task is given out before it becomes a dead letter, if every host that took it died.
-const TRIES: u64 = 5;
-/// How often a report that nobody here waits for is looked at: its try may not have been taken up again yet.
-const LOOKS: u64 = 3;
-/// How long a signed task may be taken: less than the bus keeps which host began it ([`crate::queue::KEPT`]), so that a copy which
-/// somebody puts there later is not done again.
-const PROVEN_DAYS: i64 = 6;
-
 /// The back end of a swarm's bus.
 #[derive(Debug, Clone)]
 pub enum BusKind {
@@ -256,6 +245,13 @@ impl<B: Broker> Bus<B> {
                 .publish(&ends.names.inbox, &self.host, &line, errand.request_id.as_str());
             match tokio::time::timeout(PUT, put).await {
                 Ok(Ok(())) => break,
+                Ok(Err(error @ QueueError::TooLong(_))) => {
+                    return Worked::Refused {
+                        reason: "task_too_long".to_owned(),
+                        message: error.to_string(),
+                        tokens: Some(0),
+                    };
+                }
                 Ok(Err(error)) => self.failed(&error),
                 Err(_) => self.failed(&"no answer"), // silent-ok: the deadline is the whole cause
             }
@@ -263,247 +259,6 @@ impl<B: Broker> Bus<B> {
         }
         self.gone.store(false, Ordering::Relaxed);
         std::future::pending().await
-    }
-
-    /// Takes tasks of one identity, as many as there are places.
-    async fn take(
-        self: Arc<Self>,
-        identity: String,
-        (kernel, session): (Kernel, SessionId),
-        (tasks, over): (TaskTracker, CancellationToken),
-    ) {
-        let Some(ends) = self.ends.get(&identity) else {
-            return;
-        };
-        let Some(inbox) = &ends.inbox else { return };
-        while let Some(Ok(place)) = over
-            .run_until_cancelled(Arc::clone(&ends.places).acquire_owned())
-            .await
-        {
-            let mut place = Some(place);
-            match over.run_until_cancelled(inbox.next()).await {
-                None => return,
-                Some(Ok(parcels)) => {
-                    self.gone.store(false, Ordering::Relaxed);
-                    for parcel in parcels {
-                        let (own, identity, over) = (Arc::clone(&self), identity.clone(), over.clone());
-                        let (kernel, place) = (kernel.clone(), place.take());
-                        tasks.spawn(async move {
-                            let work = own.work_off(&identity, &parcel, (&kernel, session));
-                            over.run_until_cancelled(work).await;
-                            drop(place);
-                        });
-                    }
-                }
-                Some(Err(error)) => {
-                    self.failed(&error);
-                    tokio::time::sleep(BREATH).await;
-                }
-            }
-        }
-    }
-
-    /// Works on one task and puts its report away. What fails comes again, here or on another host.
-    async fn work_off(&self, identity: &str, parcel: &Parcel<B::Receipt>, on: (&Kernel, SessionId)) {
-        let Some(ends) = self.ends.get(identity) else {
-            return;
-        };
-        let Some(inbox) = &ends.inbox else { return };
-        let buried = match self.read(identity, parcel) {
-            Ok(params) => match self.worked((identity, inbox), parcel, params, on).await {
-                Some(Ok(report)) => {
-                    self.put_away(ends, inbox, parcel, &report).await;
-                    return;
-                }
-                // The agent ends, or can't record: it comes again.
-                None => return,
-                Some(Err(refused)) => refused,
-            },
-            Err(reason) => reason,
-        };
-        tracing::warn!(reason = %buried, "a task of the bus is a dead letter");
-        if let Err(error) = inbox.bury(parcel, &buried).await {
-            self.failed(&error);
-        }
-    }
-
-    fn read(&self, identity: &str, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
-        #[derive(Deserialize)]
-        struct Asked {
-            method: String,
-            params: DelegateParams,
-        }
-        if parcel.tries > TRIES {
-            return Err(format!("given out {TRIES} times, and no host has reported it"));
-        }
-        let asked: Asked =
-            serde_json::from_slice(&parcel.message).map_err(|error| format!("not readable: {error}"))?;
-        if asked.method != Method::SwarmDelegate.name() || asked.params.context.swarm != self.swarm {
-            return Err("it is no task for this swarm".to_owned());
-        }
-        if let Some((name, key)) = &self.giver {
-            let now_ms = self.clock.now().as_millis();
-            proof::check_task(&asked.params, identity, (now_ms, PROVEN_DAYS), key)
-                .map_err(|why| format!("this task is not taken as given by `{name}`: {why}"))?;
-        }
-        let limits = asked.params.context.limits.as_ref();
-        let most = limits
-            .and_then(|limits| limits.timeout_ms)
-            .map(Duration::from_millis);
-        if most.is_some_and(|most| self.steady.since(parcel.put) > most) {
-            return Err("its time was over before anybody took it".to_owned());
-        }
-        Ok(asked.params)
-    }
-
-    /// The report; none: it comes again. An error: it can't be done at all.
-    async fn worked(
-        &self,
-        (identity, inbox): (&str, &B),
-        parcel: &Parcel<B::Receipt>,
-        params: DelegateParams,
-        (kernel, session): (&Kernel, SessionId),
-    ) -> Option<Result<(String, String), String>> {
-        let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
-        if parcel.tries > 1
-            && let Some(told) = self
-                .of_another(inbox, parcel, (kernel, &task), token.as_deref())
-                .await
-        {
-            return told.map(Ok);
-        }
-        let held = self.claims.hold(&task, identity);
-        match kernel.delegate(session, params).await {
-            Ok(_) => {}
-            Err(KernelError::NotReady(_) | KernelError::Journal(_)) => return None, // silent-ok: it comes again
-            Err(error) => return Some(Err(error.to_string())),
-        }
-        let ended = kernel.swarm_result(&task);
-        tokio::pin!(ended);
-        let result = loop {
-            tokio::select! {
-                result = &mut ended => break result?,
-                () = tokio::time::sleep(SIGN) => {
-                    let sent = Instant::now();
-                    match tokio::time::timeout(PUT, inbox.progress(&parcel.receipt)).await {
-                        Ok(Ok(())) => held.heard(sent),
-                        Ok(Err(error)) => tracing::debug!(%error, "a task may be given to another host"),
-                        Err(_) => tracing::debug!("a task may be given to another host"), // silent-ok: the deadline is the whole cause
-                    }
-                }
-            }
-        };
-        self.claims.forget(&task);
-        if !held.may_report() {
-            tracing::warn!(%task, "this host was cut off while it worked: whoever holds the task now reports it");
-            return None;
-        }
-        Some(Ok((
-            task.to_string(),
-            reports::text(kernel, &task, &result, token.as_deref()),
-        )))
-    }
-
-    /// What is done with a task that comes again because another host began effects of it and was not heard of since; none: it is
-    /// worked on. It is left to that host for a while, and then it has failed: its effects are not known here.
-    async fn of_another(
-        &self,
-        inbox: &B,
-        parcel: &Parcel<B::Receipt>,
-        (kernel, task): (&Kernel, &RequestId),
-        token: Option<&str>,
-    ) -> Option<Option<(String, String)>> {
-        let owner = match inbox.owner(task.as_str()).await {
-            Ok(owner) => owner.filter(|owner| *owner != self.host)?,
-            Err(error) => {
-                self.failed(&error);
-                return Some(None);
-            }
-        };
-        if parcel.tries < TRIES {
-            return Some(None);
-        }
-        let message = format!("the host `{owner}` began effects of it and has not reported");
-        Some(Some((
-            task.to_string(),
-            reports::lost(kernel, task, ("effects_unknown", &message), token),
-        )))
-    }
-
-    /// Puts a report into the outbox; then the task is out of the inbox.
-    async fn put_away(
-        &self,
-        ends: &Ends<B>,
-        inbox: &B,
-        parcel: &Parcel<B::Receipt>,
-        (task, report): &(String, String),
-    ) {
-        loop {
-            let put = inbox.publish(&ends.names.outbox, &self.host, report.as_bytes(), task);
-            match tokio::time::timeout(PUT, put).await {
-                Ok(Ok(())) => break,
-                Ok(Err(error)) => self.failed(&error),
-                Err(_) => self.failed(&"no answer"), // silent-ok: the deadline is the whole cause
-            }
-            tokio::time::sleep(BREATH).await;
-        }
-        if let Err(error) = inbox.done(&parcel.receipt).await {
-            // It comes again, and its stored report is told again.
-            self.failed(&error);
-        }
-    }
-
-    /// Reads the reports of one identity.
-    async fn hear(self: Arc<Self>, identity: String, desk: Arc<dyn Reports>, over: CancellationToken) {
-        let Some(ends) = self.ends.get(&identity) else {
-            return;
-        };
-        loop {
-            match over.run_until_cancelled(ends.outbox.next()).await {
-                None => return,
-                Some(Ok(parcels)) => {
-                    for parcel in parcels {
-                        if !heard(&*desk, &parcel).await {
-                            continue;
-                        }
-                        if let Err(error) = ends.outbox.done(&parcel.receipt).await {
-                            self.failed(&error);
-                        }
-                    }
-                }
-                Some(Err(error)) => {
-                    self.failed(&error);
-                    tokio::time::sleep(BREATH).await;
-                }
-            }
-        }
-    }
-}
-
-/// Takes a report; `false`: it is looked at again.
-async fn heard<R>(desk: &dyn Reports, parcel: &Parcel<R>) -> bool {
-    #[derive(Deserialize)]
-    struct Told {
-        params: ReportParams,
-    }
-    let told = match serde_json::from_slice::<Told>(&parcel.message) {
-        Ok(told) => told.params,
-        Err(error) => {
-            tracing::warn!(%error, "a message on the bus is no report");
-            return true;
-        }
-    };
-    if !desk.knows(&told.task_id) {
-        // It is another host's; or ours, and its try is about to be taken up again.
-        return parcel.tries >= LOOKS;
-    }
-    match desk.report(None, told).await {
-        Ok(_) => true,
-        Err(KernelError::NotReady(_) | KernelError::Journal(_)) => false,
-        Err(error) => {
-            tracing::warn!(%error, "a report was not taken");
-            true
-        }
     }
 }
 

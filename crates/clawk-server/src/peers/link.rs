@@ -157,7 +157,7 @@ impl Link {
             Ok(open) => open,
             Err(error) => {
                 self.broken().await;
-                return lost(Lost::Unreached, &error);
+                return lost(Lost::Unreached, &error, Some(0));
             }
         };
         self.gone.store(false, Ordering::Relaxed);
@@ -171,10 +171,11 @@ impl Link {
             message = async {
                 let why = unproven.wait_for(Option::is_some).await;
                 why.map_or_else(|_| None, |why| why.clone()) // silent-ok: the connection outlives this
-            } => Worked::Refused { reason: UNPROVEN.to_owned(), message: message.unwrap_or_default() },
+            } => Worked::Refused { reason: UNPROVEN.to_owned(), message: message.unwrap_or_default(), tokens: None },
             () = open.flooded.cancelled() => Worked::Lost {
                 why: Lost::Garbage,
                 message: format!("`{}` sent more than {USELESS} useless messages within {} s", self.identity, PATIENCE.as_secs()),
+                tokens: None,
             },
             worked = async {
                 if serves("swarm") {
@@ -187,6 +188,7 @@ impl Link {
                             self.identity,
                             key.id()
                         ),
+                        tokens: Some(0),
                     }
                 } else if serves("messages") {
                     asked(&open.client, errand).await
@@ -194,6 +196,7 @@ impl Link {
                     Worked::Refused {
                         reason: "no_swarm".to_owned(),
                         message: format!("`{}` serves neither `claw.swarm.*` nor `{SEND}`", self.identity),
+                        tokens: Some(0),
                     }
                 }
             } => worked,
@@ -206,30 +209,34 @@ impl Link {
     }
 }
 
-fn lost(why: Lost, error: &ClientError) -> Worked {
+fn lost(why: Lost, error: &ClientError, tokens: Option<u64>) -> Worked {
     Worked::Lost {
         why,
         message: error.to_string(),
+        tokens,
     }
 }
 
 /// Delegates, again and again with the same id, until the report has come and this is dropped.
 async fn given(client: &Client, errand: &Errand) -> Worked {
     let mut greeted = client.greeted();
+    // What a peer refuses that has not acknowledged the task, it has not begun.
+    let mut unbegun = Some(0);
     loop {
         greeted.mark_unchanged();
         let call = client.call(Method::SwarmDelegate.name(), json!(errand.params()));
         match timeout(ACKNOWLEDGE, call).await {
-            Ok(Ok(answer)) if answer.get("acknowledged") == Some(&Value::Bool(true)) => {}
+            Ok(Ok(answer)) if answer.get("acknowledged") == Some(&Value::Bool(true)) => unbegun = None,
             Ok(Ok(_)) => {
                 return Worked::Refused {
                     reason: "not_acknowledged".to_owned(),
                     message: "the peer did not take the task".to_owned(),
+                    tokens: unbegun,
                 };
             }
-            Ok(Err(ClientError::Rpc(error))) => return refused(&error),
-            Ok(Err(error)) => return lost(Lost::Crashed, &error),
-            Err(_) => return lost(Lost::Crashed, &ClientError::Silent(ACKNOWLEDGE)), // silent-ok: the deadline is the whole cause
+            Ok(Err(ClientError::Rpc(error))) => return refused(&error, unbegun),
+            Ok(Err(error)) => return lost(Lost::Crashed, &error, None),
+            Err(_) => return lost(Lost::Crashed, &ClientError::Silent(ACKNOWLEDGE), None), // silent-ok: the deadline is the whole cause
         }
         // A new connection may be to a peer that has forgotten, or that owes the report.
         tokio::select! {
@@ -250,13 +257,14 @@ async fn asked(client: &Client, errand: &Errand) -> Worked {
         return Worked::Refused {
             reason: "rights_not_conveyed".to_owned(),
             message: NOT_CONVEYED.to_owned(),
+            tokens: Some(0),
         };
     }
     let params = json!({"request_id": errand.request_id, "conversation": errand.id, "text": errand.text});
     match client.call(SEND, params).await {
         Ok(answer) => told(&answer),
-        Err(ClientError::Rpc(error)) => refused(&error),
-        Err(error) => lost(Lost::Crashed, &error),
+        Err(ClientError::Rpc(error)) => refused(&error, None),
+        Err(error) => lost(Lost::Crashed, &error, None),
     }
 }
 
@@ -279,16 +287,18 @@ fn told(answer: &Value) -> Worked {
         Some(other) => Worked::Refused {
             reason: other.chars().take(32).collect(),
             message: "the peer's turn did not answer".to_owned(),
+            tokens,
         },
         None => Worked::Lost {
             why: Lost::Garbage,
-            message: "its answer says not how it ended".to_owned(),
+            message: "its answer does not say how it ended".to_owned(),
+            tokens: None,
         },
     }
 }
 
 /// An error of the peer's. Whether it may be tried again is what its code says.
-fn refused(error: &RpcError) -> Worked {
+fn refused(error: &RpcError, tokens: Option<u64>) -> Worked {
     let again = [ErrorCode::PeerUnreachable, ErrorCode::ProviderUnavailable];
     let message: String = error.message.chars().take(300).collect();
     if let Some(code) = again.iter().find(|code| code.code() == error.code) {
@@ -297,12 +307,13 @@ fn refused(error: &RpcError) -> Worked {
         } else {
             Lost::NoProvider
         };
-        return Worked::Lost { why, message };
+        return Worked::Lost { why, message, tokens };
     }
     let reason = error.data.as_ref().and_then(|data| data.get("reason")?.as_str());
     Worked::Refused {
         reason: reason.unwrap_or("refused").chars().take(64).collect(),
         message,
+        tokens,
     }
 }
 

@@ -57,6 +57,7 @@ impl Stranger {
                 reason: "rights_not_conveyed".to_owned(),
                 message: "an agent of another protocol can't be told to use less than it has; give the task with a wider role and without `tools`"
                     .to_owned(),
+                tokens: Some(0),
             };
         }
         let worked = self.options.member.work(errand).await;
@@ -204,6 +205,7 @@ impl Elsewhere for Peers {
                 (None, None) => Worked::Lost {
                     why: Lost::Unreached,
                     message: format!("`{}` is bound nowhere", errand.identity),
+                    tokens: Some(0),
                 },
             }
         })

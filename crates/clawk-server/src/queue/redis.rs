@@ -21,6 +21,8 @@ use crate::host::Host;
 const BLOCK_MS: u64 = 2_000;
 /// The interval at which unacknowledged entries are searched for.
 const CLAIM: Duration = Duration::from_secs(5);
+/// Where the search for unacknowledged entries begins.
+const FIRST: &str = "0-0";
 /// Entries of an outbox, about.
 const KEPT_ENTRIES: usize = 100_000;
 /// How long a private reply stream outlives its last entry, seconds.
@@ -74,6 +76,8 @@ struct Reading {
     /// What an earlier process, or an earlier connection, left unacknowledged, from here on; then what is new.
     left_after: Option<String>,
     claimed: Instant,
+    /// Where the search for unacknowledged entries goes on: one step of it looks at few of them.
+    claim_from: String,
 }
 
 impl Streams {
@@ -116,6 +120,7 @@ impl Streams {
             connection,
             left_after: Some("0".to_owned()),
             claimed: Instant::now(),
+            claim_from: FIRST.to_owned(),
         });
         Ok(())
     }
@@ -150,20 +155,24 @@ impl Streams {
                 return Ok(left);
             }
         }
-        if reading.claimed.elapsed() >= CLAIM {
-            reading.claimed = Instant::now();
-            let claimed: StreamAutoClaimReply = redis::cmd("XAUTOCLAIM")
+        while reading.claimed.elapsed() >= CLAIM {
+            let found: StreamAutoClaimReply = redis::cmd("XAUTOCLAIM")
                 .arg(&self.lane.take)
                 .arg(&self.lane.group)
                 .arg(&self.lane.reader)
                 .arg(u64::try_from(self.lane.ack_wait.as_millis()).unwrap_or(u64::MAX))
-                .arg("0")
+                .arg(&reading.claim_from)
                 .arg("COUNT")
                 .arg(self.lane.at_once)
                 .query_async(connection)
                 .await?;
-            if !claimed.claimed.is_empty() {
-                return Ok(claimed.claimed);
+            // The whole list was looked at when the search is back where it began.
+            if found.next_stream_id == FIRST {
+                reading.claimed = Instant::now();
+            }
+            reading.claim_from = found.next_stream_id;
+            if !found.claimed.is_empty() {
+                return Ok(found.claimed);
             }
         }
         entries(connection, &self.lane, ">", Some(BLOCK_MS)).await

@@ -300,8 +300,10 @@ impl Broker for File {
     async fn bury(&self, parcel: &Parcel<i64>, reason: &str) -> Result<(), QueueError> {
         let (id, dead, reason) = (parcel.receipt, self.lane.dead.clone(), reason.to_owned());
         self.with(move |on| {
+            // Its number keeps it apart from a dead letter that was put there under the same id.
             on.execute(
-                "UPDATE messages SET queue = ?1, reason = ?2, visible_ms = 9223372036854775807 WHERE id = ?3",
+                "UPDATE messages SET queue = ?1, reason = ?2, visible_ms = 9223372036854775807, own_id = own_id || '.' || id
+                WHERE id = ?3",
                 params![dead, reason, id],
             )
         })

@@ -5,7 +5,7 @@ use clawk_proto::method::TaskStatus;
 use serde_json::Value;
 
 use super::{
-    BTreeSet, Brief, Coord, Effect, Fact, Kind, NewTask, Phase, Reception, TaskId, Who, Wish, derived,
+    BTreeSet, Brief, Coord, Effect, Fact, Kind, NewTask, Phase, Reception, TaskId, Used, Who, Wish, derived,
 };
 use crate::answer::{Answer, Fault, MAX_ANSWER_BYTES, canonical};
 use crate::words;
@@ -286,12 +286,24 @@ impl Coord {
         status: TaskStatus,
         result: &Value,
     ) -> (Reception, Vec<Effect>) {
+        self.report_from_afar(task, by, (status, result), None)
+    }
+
+    /// The same of a member that works elsewhere, and of what it says that it used.
+    pub fn report_from_afar(
+        &mut self,
+        task: &TaskId,
+        by: Option<&str>,
+        (status, result): (TaskStatus, &Value),
+        used: Option<Used>,
+    ) -> (Reception, Vec<Effect>) {
         let reception = self.judge_report(task, by, result);
         match reception {
             Reception::Taken => self.emit(Fact::Word {
                 task: task.clone(),
                 status,
                 answer: Answer::reported(result),
+                used,
             }),
             Reception::Unknown => {}
             refused => self.emit(Fact::Refused {

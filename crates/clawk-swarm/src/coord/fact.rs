@@ -123,6 +123,9 @@ pub enum Fact {
         status: TaskStatus,
         /// Its result.
         answer: Answer,
+        /// What it says that it used; none: it works here, where that is counted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<Used>,
     },
     /// A member put a value where all of its run read it (`shared-memory`).
     Shared {
@@ -238,9 +241,15 @@ impl Coord {
                 again,
                 ..
             } => self.try_applied(task, (end, used), *again),
-            Fact::Word { task, status, answer } => {
-                self.change(task, |task| task.word = Some((*status, answer.clone())));
-            }
+            Fact::Word {
+                task,
+                status,
+                answer,
+                used,
+            } => self.change(task, |task| {
+                task.word = Some((*status, answer.clone()));
+                task.word_used = *used;
+            }),
             Fact::Shared { task, key, shared } => {
                 let run = self.tasks.get(task).map(|task| task.new.run.clone());
                 if let Some(run) = run.and_then(|run| self.runs.get_mut(&run)) {
@@ -308,6 +317,7 @@ impl Coord {
             waits: BTreeSet::new(),
             told: BTreeSet::new(),
             word: None,
+            word_used: None,
             said: None,
             outcome: None,
             tokens: 0,
@@ -335,7 +345,7 @@ impl Coord {
             TryEnd::Lost { .. } => {
                 task.phase = Phase::Waiting;
                 task.failed_here += 1;
-                task.word = None;
+                (task.word, task.word_used) = (None, None);
                 if let Some((who, not_before_ms)) = again {
                     if task.seat.replace(who) != Some(who) {
                         task.failed_here = 0;

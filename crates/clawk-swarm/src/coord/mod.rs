@@ -223,6 +223,12 @@ impl Coord {
         self.tasks.get(task).is_some_and(|task| task.word.is_some())
     }
 
+    /// What the task's own report says that its try used, where the member works elsewhere.
+    #[must_use]
+    pub fn word_used(&self, task: &TaskId) -> Option<Used> {
+        self.tasks.get(task)?.word_used
+    }
+
     /// A run that has not ended.
     #[must_use]
     pub fn run(&self, run: &TaskId) -> Option<&Run> {

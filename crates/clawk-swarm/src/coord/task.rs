@@ -1,6 +1,8 @@
 //! Runs and tasks.
 
-use super::{Answer, BTreeMap, BTreeSet, Deserialize, NewTask, Serialize, TaskId, TaskStatus, Value, Who};
+use super::{
+    Answer, BTreeMap, BTreeSet, Deserialize, NewTask, Serialize, TaskId, TaskStatus, Used, Value, Who,
+};
 use crate::answer::Said;
 use crate::combine::{Outcome, Purpose};
 
@@ -100,6 +102,8 @@ pub struct Task {
     pub(super) told: BTreeSet<TaskId>,
     /// Its own report.
     pub(super) word: Option<(TaskStatus, Answer)>,
+    /// What the member says in it that it used.
+    pub(super) word_used: Option<Used>,
     /// The last text of its turn.
     pub(super) said: Option<String>,
     /// How it ended.

@@ -245,8 +245,13 @@ impl Coord {
                     text: end.outcome.answer.text.clone(),
                     data: end.outcome.answer.data.clone(),
                     attempts: tasks.iter().map(|task| task.attempts).sum(),
-                    tokens: tasks.iter().map(|task| task.tokens).sum(),
-                    cost_microusd: tasks.iter().map(|task| task.cost_microusd).sum(),
+                    // What members say that they used may be any number.
+                    tokens: tasks
+                        .iter()
+                        .fold(0_u64, |sum, task| sum.saturating_add(task.tokens)),
+                    cost_microusd: tasks
+                        .iter()
+                        .fold(0_u64, |sum, task| sum.saturating_add(task.cost_microusd)),
                     duration_ms: tasks.iter().map(|task| task.duration_ms).max().unwrap_or(0),
                     error: end.outcome.fault.clone(),
                 }),

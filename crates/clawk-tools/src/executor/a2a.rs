@@ -392,6 +392,15 @@ pub struct A2aEnd {
     pub text: String,
 }
 
+/// How far a task has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum A2aStep<'a> {
+    /// It is being given: from here on the agent may work on it.
+    Giving,
+    /// The agent has it, under this id.
+    Begun(&'a str),
+}
+
 impl A2aAgent {
     /// The agent whose card is below this address. The token goes to this origin alone.
     ///
@@ -419,11 +428,16 @@ impl A2aAgent {
     }
 
     /// Gives it a task and follows it to its end. `name` is the name of the conversation and of the message: a task that was
-    /// given under it before is followed, and not given again. `begun` is told the task's id.
+    /// given under it before is followed, and not given again. `reached` is told each step.
     ///
     /// # Errors
     /// It can't be reached, or what it did is not known.
-    pub async fn work(&self, name: &str, text: &str, begun: impl FnOnce(&str)) -> Result<A2aEnd, RunError> {
+    pub async fn work(
+        &self,
+        name: &str,
+        text: &str,
+        mut reached: impl FnMut(A2aStep<'_>),
+    ) -> Result<A2aEnd, RunError> {
         let connections = Connections::default();
         let told = Told(Arc::default(), &connections);
         let task = match self.earlier(name, &told).await? {
@@ -433,6 +447,7 @@ impl A2aAgent {
                     message: text.to_owned(),
                     context: Some(name.to_owned()),
                 };
+                reached(A2aStep::Giving);
                 match self.0.begin(arguments, name, &told).await? {
                     Begun::Task(task) => task,
                     Begun::Answered(outcome) => {
@@ -448,7 +463,7 @@ impl A2aAgent {
                 }
             }
         };
-        begun(&task.id);
+        reached(A2aStep::Begun(&task.id));
         let task = self.0.rested(task, &told).await?;
         let state = task.state();
         let mut texts = vec![task.text, task.note];

@@ -5,7 +5,7 @@ mod command;
 mod http;
 
 pub(crate) use a2a::Remote;
-pub use a2a::{A2aAgent, A2aEnd};
+pub use a2a::{A2aAgent, A2aEnd, A2aStep};
 pub(crate) use command::Command;
 pub(crate) use http::{Endpoint, ended};
 

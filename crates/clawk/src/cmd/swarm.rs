@@ -4,6 +4,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::state::kept::Reader;
 use crate::state::server::StateConfig;
@@ -25,6 +26,11 @@ use crate::out::{self, Format, Paint};
 use crate::state::{Origin, Wanted};
 
 pub(crate) use tree::tree;
+
+/// How often a run that somebody waits for is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Members that one line of progress names.
+const NAMES: usize = 5;
 
 /// Flags of `clawk swarm`.
 #[derive(Debug, clap::Args)]
@@ -221,9 +227,18 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             .kernel
             .swarm_run(&session, id.clone(), task, args.to.clone());
         tokio::pin!(running);
+        let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
+        let mut told = String::new();
         let outcome = loop {
             tokio::select! {
                 outcome = &mut running => break outcome,
+                _ = look.tick(), if args.format == Format::Human => {
+                    let line = agent.kernel.swarm().and_then(|view| progress(&view, &id));
+                    if let Some(line) = line.filter(|line| *line != told) {
+                        out::note(&Paint::stderr().dim(&line));
+                        told = line;
+                    }
+                }
                 Ok(question) = questions.recv() => out::note(&format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",
                     out::harmless(&question.tool), question.request_id
@@ -253,6 +268,40 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
     })
 }
 
+/// How far a run is, in one line; none: it has ended.
+fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
+    let run = view.runs.iter().find(|known| known.task_id == *run)?;
+    let names = |of: &dyn Fn(&clawk_swarm::coord::Member) -> bool| {
+        let names: Vec<&str> = view
+            .members
+            .iter()
+            .filter(|member| of(member))
+            .map(|member| member.member.as_str())
+            .collect();
+        let more = names.len().saturating_sub(NAMES);
+        let named = names.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
+        match (names.len(), more) {
+            (0, _) => String::new(),
+            (_, 0) => format!(" ({named})"),
+            (_, more) => format!(" ({named} and {more} more)"),
+        }
+    };
+    let mut parts = vec![format!("{} done", run.completed)];
+    if run.failed > 0 {
+        parts.push(format!("{} failed", run.failed));
+    }
+    let busy = names(&|member| member.running > 0);
+    parts.push(format!("{} at work{busy}", run.running));
+    if run.waiting > 0 {
+        parts.push(format!("{} waiting", run.waiting));
+    }
+    let gone = names(&|member| member.status == "unavailable");
+    if !gone.is_empty() {
+        parts.push(format!("unavailable{gone}"));
+    }
+    Some(out::harmless(&format!("tasks: {}", parts.join(", "))))
+}
+
 fn show(result: &RunResult, format: Format) -> Result<()> {
     if format == Format::Json {
         return out::json(result);
@@ -262,7 +311,7 @@ fn show(result: &RunResult, format: Format) -> Result<()> {
         let why = answer
             .error
             .as_ref()
-            .map(|fault| format!(" ({})", fault.reason))
+            .map(|fault| format!(" ({})", out::harmless(&fault.reason)))
             .unwrap_or_default();
         let line = format!(
             "{} · {:?}{why} · {} tries, {} tokens",
@@ -278,7 +327,7 @@ fn show(result: &RunResult, format: Format) -> Result<()> {
             "{:?}: {} ({})",
             result.status,
             out::harmless(&fault.message),
-            fault.reason
+            out::harmless(&fault.reason)
         )));
     }
     if !result.text.is_empty() {

@@ -35,6 +35,8 @@ mod governed;
 mod guest_http;
 mod guide;
 mod hostile;
+mod hostile_bus;
+mod hostile_peer;
 #[cfg(feature = "nats")]
 mod hosts;
 mod https;
@@ -80,6 +82,7 @@ mod state_move;
 mod state_pg;
 mod stop;
 mod swarm;
+mod swarm_limits;
 mod telemetry;
 mod terminal;
 mod trace;

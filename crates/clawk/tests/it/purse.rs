@@ -1,12 +1,17 @@
 //! One purse, many children, and `kill -9` of the real process while they reserve: sums add up, nothing leaks, never over.
 
+use std::process::Stdio;
 use std::time::Duration;
 
+use clawk_kernel::kind;
+use clawk_kernel::ports::Scan;
 use clawk_store::{Filter, Reader};
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, text};
+use crate::agent::{Agent, program, text};
+use crate::peers::silent_script;
 use crate::stop::{Served, request, until};
+use crate::swarm;
 
 const CHILDREN: u32 = 24;
 /// Tokens of a day: room for three crowds that are cut off, each with those before it that are taken up again, and for hardly more.
@@ -175,4 +180,59 @@ fn killed_while_children_reserve_the_purse_adds_up_and_is_never_over() {
     let shown = agent.clawk(["budget", "--agent", "tested"]).output().unwrap();
     let shown = text(&shown.stdout);
     assert!(shown.contains("today: ") && shown.contains("tokens"), "{shown}");
+}
+
+/// A leader that is killed again and again while members elsewhere report: each report is counted once in the agent's day and in its
+/// run, never twice, and never not at all.
+#[test]
+fn killed_while_members_elsewhere_report_each_report_counts_once() {
+    const MEMBERS: u64 = 12;
+    let members = json!([{"identity_ref": "py", "role": "worker", "count": MEMBERS}]);
+    let own = json!({"coordination": {"message_passing": "queue", "backend": "in-process", "concurrency": {"max_parallel": 3}}});
+    let agent = swarm::agent(
+        &swarm::swarm("broadcast", "merge", members, own),
+        &silent_script(),
+    );
+    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/peer.py");
+    let toml = format!(
+        "[budgets.day]\ntokens = {LIMIT}\n[swarm]\nretry_delay_ms = 5\n[peers.py]\ncommand = [\"python3\", \"{peer}\", \"slow\", \"{}\"]\n",
+        agent.path("").display()
+    );
+    std::fs::write(agent.path("clawk.toml"), toml).unwrap();
+    let task = ["--task", "00000000-0000-4000-8000-00000000000c"];
+    let reported = || {
+        let scan = Scan {
+            kinds: &[kind::SWARM_REPORTED],
+            ..Scan::default()
+        };
+        let found = Reader::open(agent.state()).and_then(|reader| reader.recorded_events(&scan));
+        found.map_or(0, |found| found.len())
+    };
+    for round in 0..5 {
+        let mut command = std::process::Command::new(program());
+        command
+            .args(["swarm", "run", "claw.yaml", "do it"])
+            .args(task)
+            .current_dir(agent.path(""))
+            .env_clear()
+            .envs(agent.environment())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        until("some more are reported", || reported() > round * 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(kept_of_day(&agent) <= 7 * MEMBERS, "round {round}");
+    }
+    let (code, result) = swarm::run(&agent, &task);
+    assert_eq!(code, 0, "{result}");
+    assert_eq!(result["answers"].as_array().unwrap().len(), 12);
+    assert_eq!(result["tokens"], 7 * MEMBERS, "{result}");
+    assert_eq!(kept_of_day(&agent), 7 * MEMBERS);
+}
+
+/// Tokens of the day, of an agent that does not run.
+fn kept_of_day(agent: &Agent) -> u64 {
+    number(&budget(agent)["purses"][0]["day"]["tokens"])
 }

@@ -283,6 +283,89 @@ fn another_agent_is_a_member_of_a_swarm_by_the_a2a_package() {
     assert!(!format!("{:?}", agent.events()).contains("peer-token"));
 }
 
+/// One swarm of four makes: a member in this process, an agent in Python that was written from the text of CKP, on standard streams
+/// and over HTTP, and one by the official package of A2A. The head is given work by none of them, and reads what all four said.
+#[test]
+fn a_swarm_of_members_of_four_makes_gives_one_answer() {
+    let agent = Agent::new();
+    let script = json!({"scenes": [
+        {"system": "member own,", "steps": [{"say": "the own one did: do it"}]},
+        {"user": "have answered this task", "steps": [{"say": "decided: {{last_user_text}}"}]},
+    ]});
+    agent.write("script.yaml", &script.to_string());
+    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/peer.py");
+    let notes = agent.path("");
+    let mut command = agent.command(std::path::Path::new("python3"));
+    command.arg(peer).arg("honest").arg(&notes).arg("http");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(agent.path("web.log")).expect("ours"));
+    let web = Group::spawn(&mut command);
+    let start = std::time::Instant::now();
+    let port = loop {
+        let said = std::fs::read_to_string(agent.path("web.log")).unwrap_or_default();
+        if let Some((port, _)) = said.trim_start_matches("listens on ").split_once('\n') {
+            break port.to_owned();
+        }
+        assert!(start.elapsed() < PATIENCE, "the agent does not listen: {said}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let far = Far::start(&agent, "a2a_server.py", &[]);
+    let members = ["own", "py", "web", "far"];
+    let agents: Vec<Value> = members
+        .iter()
+        .map(|name| json!({"identity_ref": name, "role": "worker"}))
+        .collect();
+    let mut team = manifest(&scripted(), &json!([]), &json!([allow("echo")]));
+    for (strategy, number) in [("merge", "1"), ("leader-decides", "2")] {
+        team["spec"]["swarm"] = json!({"inline": {"name": "team", "topology": "broadcast", "agents": agents,
+            "coordination": {"message_passing": "queue", "backend": "in-process", "concurrency": {}},
+            "aggregation": {"strategy": strategy}, "failure": {"retry_per_agent": 0}}});
+        let toml = format!(
+            "[secrets_store]\nfile = 'secrets.toml'\n[peers.py]\ncommand = ['python3', '{peer}', 'honest', '{}']\n\
+             [peers.web]\nurl = 'http://127.0.0.1:{port}/claw'\n[peers.far]\na2a = '{}'\ntoken = 'PEER_TOKEN'\n",
+            notes.display(),
+            far.url
+        );
+        agent.is(&team, &toml);
+        agent.write("secrets.toml", "PEER_TOKEN = 'peer-token'\n");
+        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(agent.path("secrets.toml"), readable).expect("ours");
+        let task = format!("00000000-0000-4000-8000-00000000001{number}");
+        let result = member(&agent, "do it", &["--task", &task]);
+        assert_eq!(result["status"], "completed", "{result}");
+        let said: Vec<(&str, &str)> = result["answers"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|answer| {
+                (
+                    answer["member"].as_str().expect("a name"),
+                    answer["text"].as_str().expect("a text"),
+                )
+            })
+            .collect();
+        let expected = [
+            ("own", "the own one did: do it"),
+            ("py", "py did: do it"),
+            ("web", "py did: do it"),
+            ("far", "the peer heard: do it"),
+        ];
+        assert_eq!(said, expected, "{strategy}");
+        let text = result["text"].as_str().expect("a text");
+        assert!(
+            expected.iter().all(|(_, said)| text.contains(said)),
+            "{strategy}: {text}"
+        );
+    }
+    drop(web);
+    // Each worked once on each run, by its own record.
+    let delegated = std::fs::read_to_string(agent.path("delegated")).expect("notes");
+    assert_eq!(delegated.lines().count(), 4, "two agents, two runs: {delegated}");
+    assert_eq!(far.told()["seen"].as_array().map(Vec::len), Some(2));
+}
+
 #[test]
 fn tokens_of_an_authorization_server_open_the_doors_and_forged_ones_do_not() {
     let port = free_port();

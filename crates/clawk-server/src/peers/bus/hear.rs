@@ -1,0 +1,77 @@
+//! A host that gave tasks reads their reports.
+
+use std::sync::Arc;
+
+use clawk_kernel::KernelError;
+use clawk_kernel::ports::{Known, Reports};
+use clawk_proto::method::ReportParams;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{BREATH, Bus};
+use crate::queue::{Broker, Parcel};
+
+/// How often a report of a task that this host gave is looked at before its try is taken up again after a start. Between two looks
+/// lies [`super::VISIBLE_AGAIN`].
+const LOOKS: u64 = 20;
+
+impl<B: Broker> Bus<B> {
+    /// Reads the reports of one identity.
+    pub(super) async fn hear(
+        self: Arc<Self>,
+        identity: String,
+        desk: Arc<dyn Reports>,
+        over: CancellationToken,
+    ) {
+        let Some(ends) = self.ends.get(&identity) else {
+            return;
+        };
+        loop {
+            match over.run_until_cancelled(ends.outbox.next()).await {
+                None => return,
+                Some(Ok(parcels)) => {
+                    for parcel in parcels {
+                        if !heard(&*desk, &parcel).await {
+                            continue;
+                        }
+                        if let Err(error) = ends.outbox.done(&parcel.receipt).await {
+                            self.failed(&error);
+                        }
+                    }
+                }
+                Some(Err(error)) => {
+                    self.failed(&error);
+                    tokio::time::sleep(BREATH).await;
+                }
+            }
+        }
+    }
+}
+
+/// Takes a report; `false`: it is looked at again.
+async fn heard<R>(desk: &dyn Reports, parcel: &Parcel<R>) -> bool {
+    #[derive(Deserialize)]
+    struct Told {
+        params: ReportParams,
+    }
+    let told = match serde_json::from_slice::<Told>(&parcel.message) {
+        Ok(told) => told.params,
+        Err(error) => {
+            tracing::warn!(%error, "a message on the bus is no report");
+            return true;
+        }
+    };
+    match desk.knows(&told.task_id, told.report_token.as_deref()) {
+        Known::Sent => {}
+        Known::Foreign => return true,
+        Known::Given => return parcel.tries >= LOOKS,
+    }
+    match desk.report(None, told).await {
+        Ok(_) => true,
+        Err(KernelError::NotReady(_) | KernelError::Journal(_)) => false,
+        Err(error) => {
+            tracing::warn!(%error, "a report was not taken");
+            true
+        }
+    }
+}

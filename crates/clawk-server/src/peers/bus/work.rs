@@ -1,0 +1,313 @@
+//! A host that works for its swarm: takes tasks out of the inboxes, works on them, and puts their reports into the outboxes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clawk_kernel::witness::digest_of;
+use clawk_kernel::{Kernel, KernelError};
+use clawk_proto::method::{DelegateParams, Method};
+use clawk_proto::{RequestId, SessionId};
+use clawk_trace::proof;
+use serde::Deserialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{BREATH, Bus, Ends, PUT};
+use crate::queue::{Broker, Parcel, QueueError};
+use crate::rpc::reports;
+
+/// How often a host says that it is at it.
+const SIGN: Duration = Duration::from_secs(10);
+/// How often a task is given out before it becomes a dead letter, if every host that took it died.
+const TRIES: u64 = 5;
+/// How long a signed task may be taken: less than the bus keeps which host began it ([`crate::queue::KEPT`]), so that a copy which
+/// somebody puts there later is not done again.
+const PROVEN_DAYS: i64 = 6;
+
+/// Another task came under the id of one that is known here.
+const REUSED: &str = "task_id_reused";
+
+/// What is said of a task that can't be done: a stable word, and a sentence.
+type Why = (String, String);
+
+/// A report to be put into an outbox.
+struct Told {
+    task: RequestId,
+    token: Option<String>,
+    line: String,
+}
+
+impl<B: Broker> Bus<B> {
+    /// Takes tasks of one identity, as many as there are places.
+    pub(super) async fn take(
+        self: Arc<Self>,
+        identity: String,
+        (kernel, session): (Kernel, SessionId),
+        (tasks, over): (TaskTracker, CancellationToken),
+    ) {
+        let Some(ends) = self.ends.get(&identity) else {
+            return;
+        };
+        let Some(inbox) = &ends.inbox else { return };
+        while let Some(Ok(place)) = over
+            .run_until_cancelled(Arc::clone(&ends.places).acquire_owned())
+            .await
+        {
+            let mut place = Some(place);
+            match over.run_until_cancelled(inbox.next()).await {
+                None => return,
+                Some(Ok(parcels)) => {
+                    self.gone.store(false, Ordering::Relaxed);
+                    for parcel in parcels {
+                        let (own, identity, over) = (Arc::clone(&self), identity.clone(), over.clone());
+                        let (kernel, place) = (kernel.clone(), place.take());
+                        tasks.spawn(async move {
+                            let work = own.work_off(&identity, &parcel, (&kernel, session));
+                            over.run_until_cancelled(work).await;
+                            drop(place);
+                        });
+                    }
+                }
+                Some(Err(error)) => {
+                    self.failed(&error);
+                    tokio::time::sleep(BREATH).await;
+                }
+            }
+        }
+    }
+
+    /// Works on one task and puts its report away. What fails comes again, here or on another host.
+    async fn work_off(&self, identity: &str, parcel: &Parcel<B::Receipt>, on: (&Kernel, SessionId)) {
+        let Some(ends) = self.ends.get(identity) else {
+            return;
+        };
+        let Some(inbox) = &ends.inbox else { return };
+        if parcel.tries > TRIES {
+            // Not even read: it may be what the hosts died of.
+            let message = format!("given out {TRIES} times, and no host has reported it");
+            if self.bury(inbox, parcel, &message).await {
+                let asked = self.read(identity, parcel).ok(); // silent-ok: nobody can be told of what is not a task
+                self.tell_lost(ends, on.0, asked.as_ref(), ("hosts_lost", &message))
+                    .await;
+            }
+            return;
+        }
+        let (buried, params) = match self.read(identity, parcel) {
+            Ok(params) => match self.worked((identity, inbox), parcel, params.clone(), on).await {
+                Some(Ok(told)) => {
+                    self.put_away(ends, (inbox, parcel), on.0, told).await;
+                    return;
+                }
+                // The agent ends, or can't record: it comes again.
+                None => return,
+                Some(Err(refused)) => (refused, Some(params)),
+            },
+            Err(message) => ((String::new(), message), None),
+        };
+        let (reason, message) = buried;
+        // Of a task that is worked on here, under whose id another one came, nothing has failed.
+        if reason != REUSED {
+            self.tell_lost(ends, on.0, params.as_ref(), (&reason, &message))
+                .await;
+        }
+        self.bury(inbox, parcel, &message).await;
+    }
+
+    /// Whether it is among the dead letters now.
+    async fn bury(&self, inbox: &B, parcel: &Parcel<B::Receipt>, reason: &str) -> bool {
+        tracing::warn!(%reason, "a task of the bus is a dead letter");
+        let buried = inbox.bury(parcel, reason).await;
+        if let Err(error) = &buried {
+            self.failed(error);
+        }
+        buried.is_ok()
+    }
+
+    /// Tells who gave a task that it can't be done, so that it need not wait until the try's time is over.
+    async fn tell_lost(
+        &self,
+        ends: &Ends<B>,
+        kernel: &Kernel,
+        params: Option<&DelegateParams>,
+        why: (&str, &str),
+    ) {
+        let Some(params) = params else { return };
+        let token = params.context.report_token.as_deref();
+        let line = reports::lost(kernel, &params.task_id, why, token);
+        if let Some(inbox) = &ends.inbox
+            && let Err(error) = self.put_report(ends, inbox, &params.task_id, &line).await
+        {
+            tracing::warn!(task = %params.task_id, %error, "who gave the task is not told that it can't be done");
+        }
+    }
+
+    /// The task; an error: it is not one that this host works on.
+    fn read(&self, identity: &str, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
+        #[derive(Deserialize)]
+        struct Asked {
+            method: String,
+            params: DelegateParams,
+        }
+        let asked: Asked =
+            serde_json::from_slice(&parcel.message).map_err(|error| format!("not readable: {error}"))?;
+        if asked.method != Method::SwarmDelegate.name() || asked.params.context.swarm != self.swarm {
+            return Err("it is no task for this swarm".to_owned());
+        }
+        if let Some((name, key)) = &self.giver {
+            let now_ms = self.clock.now().as_millis();
+            proof::check_task(&asked.params, identity, (now_ms, PROVEN_DAYS), key)
+                .map_err(|why| format!("this task is not taken as given by `{name}`: {why}"))?;
+        }
+        let limits = asked.params.context.limits.as_ref();
+        let most = limits
+            .and_then(|limits| limits.timeout_ms)
+            .map(Duration::from_millis);
+        if most.is_some_and(|most| self.steady.since(parcel.put) > most) {
+            return Err("its time was over before anybody took it".to_owned());
+        }
+        Ok(asked.params)
+    }
+
+    /// The report; none: it comes again. An error: it can't be done at all.
+    async fn worked(
+        &self,
+        (identity, inbox): (&str, &B),
+        parcel: &Parcel<B::Receipt>,
+        params: DelegateParams,
+        (kernel, session): (&Kernel, SessionId),
+    ) -> Option<Result<Told, Why>> {
+        let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
+        let told = |line: String| Told {
+            task: task.clone(),
+            token: token.clone(),
+            line,
+        };
+        if parcel.tries > 1
+            && let Some(line) = self
+                .of_another(inbox, parcel, (kernel, &task), token.as_deref())
+                .await
+        {
+            return line.map(|line| Ok(told(line)));
+        }
+        match kernel.delegate(session, params).await {
+            Ok(_) => {}
+            Err(KernelError::NotReady(_) | KernelError::Journal(_)) => return None, // silent-ok: it comes again
+            Err(KernelError::Swarm { reason, message, .. }) => return Some(Err((reason, message))),
+            Err(error @ KernelError::RequestIdReused(_)) => {
+                return Some(Err((REUSED.to_owned(), error.to_string())));
+            }
+            Err(error) => return Some(Err(("refused".to_owned(), error.to_string()))),
+        }
+        // Its effects wait until this host holds it, and who is refused holds nothing.
+        let held = self.claims.hold(&task, identity);
+        let ended = kernel.swarm_result(&task);
+        tokio::pin!(ended);
+        let result = loop {
+            tokio::select! {
+                result = &mut ended => break result?,
+                () = tokio::time::sleep(SIGN) => {
+                    let sent = Instant::now();
+                    match tokio::time::timeout(PUT, inbox.progress(&parcel.receipt)).await {
+                        Ok(Ok(())) => held.heard(sent),
+                        Ok(Err(error)) => tracing::debug!(%error, "a task may be given to another host"),
+                        Err(_) => tracing::debug!("a task may be given to another host"), // silent-ok: the deadline is the whole cause
+                    }
+                }
+            }
+        };
+        self.claims.forget(&task);
+        if !held.may_report() {
+            tracing::warn!(%task, "this host was cut off while it worked: whoever holds the task now reports it");
+            return None;
+        }
+        let line = reports::text(kernel, &task, &result, token.as_deref());
+        Some(Ok(told(line)))
+    }
+
+    /// What is done with a task that comes again because another host began effects of it and was not heard of since; none: it is
+    /// worked on. It is left to that host for a while, and then it has failed: its effects are not known here.
+    async fn of_another(
+        &self,
+        inbox: &B,
+        parcel: &Parcel<B::Receipt>,
+        (kernel, task): (&Kernel, &RequestId),
+        token: Option<&str>,
+    ) -> Option<Option<String>> {
+        let owner = match inbox.owner(task.as_str()).await {
+            Ok(owner) => owner.filter(|owner| *owner != self.host)?,
+            Err(error) => {
+                self.failed(&error);
+                return Some(None);
+            }
+        };
+        if parcel.tries < TRIES {
+            return Some(None);
+        }
+        let message = format!("the host `{owner}` began effects of it and has not reported");
+        Some(Some(reports::lost(
+            kernel,
+            task,
+            ("effects_unknown", &message),
+            token,
+        )))
+    }
+
+    /// Puts a report into the outbox; then the task is out of the inbox. Instead of a report that the bus does not take, the report
+    /// says that.
+    async fn put_away(
+        &self,
+        ends: &Ends<B>,
+        (inbox, parcel): (&B, &Parcel<B::Receipt>),
+        kernel: &Kernel,
+        told: Told,
+    ) {
+        let put = match self.put_report(ends, inbox, &told.task, &told.line).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let message = format!("the answer can't be reported: {error}");
+                let line = reports::lost(
+                    kernel,
+                    &told.task,
+                    ("report_too_long", &message),
+                    told.token.as_deref(),
+                );
+                self.put_report(ends, inbox, &told.task, &line).await
+            }
+        };
+        if let Err(error) = put {
+            tracing::error!(task = %told.task, %error, "the report of a task can't be put into the bus");
+            return;
+        }
+        if let Err(error) = inbox.done(&parcel.receipt).await {
+            // It comes again, and its stored report is told again.
+            self.failed(&error);
+        }
+    }
+
+    /// Puts it there, however long the bus is gone.
+    ///
+    /// # Errors
+    /// It is longer than the bus takes.
+    async fn put_report(
+        &self,
+        ends: &Ends<B>,
+        inbox: &B,
+        task: &RequestId,
+        line: &str,
+    ) -> Result<(), QueueError> {
+        // By its words: somebody who puts other words there under the task's id does not keep this report out.
+        let id = format!("{task}.{}", digest_of(line.as_bytes()).to_hex());
+        loop {
+            let put = inbox.publish(&ends.names.outbox, &self.host, line.as_bytes(), &id);
+            match tokio::time::timeout(PUT, put).await {
+                Ok(Err(error @ QueueError::TooLong(_))) => return Err(error),
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => self.failed(&error),
+                Err(_) => self.failed(&"no answer"), // silent-ok: the deadline is the whole cause
+            }
+            tokio::time::sleep(BREATH).await;
+        }
+    }
+}
