@@ -95,7 +95,8 @@ async fn inner(
     let marked = prompt::marked(&*calls.runner, &calls.manifest, None).await;
     base.extend(taint::through(&marked));
     let saver = Saver::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
-    let mut joined = Joined::new(Arc::new(skill.clone()), calls.clock().monotonic_us(), planned);
+    let started_us = calls.clock().monotonic_us();
+    let mut joined = Joined::new(Arc::new(skill.clone()), started_us, planned).from_the_start();
     joined.repaired = repaired;
     let mut run = Run {
         calls,

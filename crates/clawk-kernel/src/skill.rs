@@ -286,6 +286,12 @@ impl Joined {
         }
     }
 
+    /// The same where the whole turn is the skill's: its first question to the model counts, too.
+    pub(crate) fn from_the_start(mut self) -> Self {
+        self.since = Some((0, 0));
+        self
+    }
+
     /// Results of the turn when it began.
     pub(crate) fn results_before(&self) -> usize {
         self.since.unwrap_or_default().1

@@ -1,5 +1,6 @@
 //! Around a call: what it may overwrite is kept before, and what it changed is noted after.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
@@ -43,7 +44,16 @@ pub(crate) async fn before(undo: Option<&Arc<Undo>>, binding: &Binding, permit: 
         .map(str::to_owned);
     let work = move || {
         let reach = match kind {
-            Kind::File => Ok(Reach::Places(vec![reaches(&plan, &workdir, &named?)?])),
+            Kind::File => {
+                let place = reaches(&plan, &workdir, &named?)?;
+                // silent-ok: without bounds on its folders, other names of the file are looked for beside it
+                let around = trees(plan.filesystem(), &workdir)
+                    .unwrap_or_else(|_| place.parent().map(Path::to_owned).into_iter().collect());
+                Ok(Reach::Places {
+                    places: vec![place],
+                    around,
+                })
+            }
             Kind::Program if plan.level() == Level::None => {
                 Err("its sandbox has level `none`: it may write anywhere".to_owned())
             }

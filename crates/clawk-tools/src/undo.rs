@@ -19,7 +19,7 @@ use clawk_proto::SessionId;
 use clawk_recall::seal::Vault;
 
 pub use back::{Back, Conflict, Step, apply, plan};
-pub use look::State;
+pub use look::{Linked, State};
 use look::{Look, Seen};
 pub use record::{Change, Place, Record};
 
@@ -52,8 +52,11 @@ pub struct Undo {
 /// What a call may change.
 #[derive(Debug, Clone)]
 pub(crate) enum Reach {
-    /// These places alone.
-    Places(Vec<PathBuf>),
+    /// These places alone, and other names that their files have below `around`.
+    Places {
+        places: Vec<PathBuf>,
+        around: Vec<PathBuf>,
+    },
     /// Everything below these folders.
     Trees(Vec<PathBuf>),
 }
@@ -141,7 +144,7 @@ impl Undo {
         let mut open = Open {
             record: call,
             before: BTreeMap::new(),
-            reach: Reach::Places(Vec::new()),
+            reach: Reach::Trees(Vec::new()),
             since,
             begun,
             alone,
@@ -159,7 +162,7 @@ impl Undo {
     /// Everything that the call may change, with contents kept.
     fn looked(&self, reach: &Reach, now: SystemTime) -> Result<BTreeMap<PathBuf, Look>, String> {
         let found = match reach {
-            Reach::Places(places) => look::places(places),
+            Reach::Places { places, around } => look::places(places, (around, &self.root), MAX_ENTRIES),
             Reach::Trees(trees) => look::trees(trees, &self.root, self.limits.call_bytes, MAX_ENTRIES)?,
         };
         let mut looks = found.map_err(|error| format!("it can't be looked at: {error}"))?;
@@ -218,7 +221,7 @@ impl Undo {
         record.alone = alone;
         if record.why.is_none() {
             let after = match &reach {
-                Reach::Places(_) => look::again(before.keys())?,
+                Reach::Places { .. } => look::again(before.keys())?,
                 Reach::Trees(trees) => {
                     let all = look::trees(trees, &self.root, u64::MAX, usize::MAX);
                     all.map_err(io::Error::other)??
@@ -280,7 +283,10 @@ fn changes(
     for (path, was) in before {
         let now = after.remove(&path).unwrap_or_default();
         // The clock of a file system is coarse: what was touched about then is compared by its content.
-        if was.seen == now.seen && (was.seen.is_settled(since) || !was.state.is_file()) {
+        if was.seen == now.seen
+            && was.state.linked() == now.state.linked()
+            && (was.seen.is_settled(since) || !was.state.is_file())
+        {
             continue;
         }
         let now = now.state.hashed(&path)?;

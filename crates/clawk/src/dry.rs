@@ -6,7 +6,7 @@
 mod report;
 mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use clawk_kernel::call::Permit;
 use clawk_kernel::place::Search;
 use clawk_kernel::ports::{
-    Description, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, ToolRunner,
+    Description, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, Sampler, ToolRunner,
 };
 use clawk_kernel::sheet::{Preview, Sheet};
 use clawk_kernel::witness::Fact;
@@ -128,6 +128,16 @@ impl ToolRunner for DryRunner {
         self.inner.preflight(tool, arguments, plan, workdir)
     }
 
+    fn foresee(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal> {
+        self.inner.foresee(tool, arguments, plan, workdir)
+    }
+
     fn run<'a>(
         &'a self,
         permit: Permit,
@@ -155,6 +165,11 @@ impl ToolRunner for DryRunner {
         self.inner.marked(contents)
     }
 
+    /// Into the copy of the state.
+    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+        self.inner.mark(content, origins)
+    }
+
     /// Nothing that a dry run did is found out by doing it.
     fn mend(&self, _tool: &str) -> Mend {
         Mend::Person
@@ -165,6 +180,10 @@ impl ToolRunner for DryRunner {
         let reads = clawk_tools::builtin::describe(tool)
             .is_some_and(|known| known.trusted_annotations.get("readOnlyHint") == Some(&Value::Bool(true)));
         reads && self.inner.is_kernels(tool)
+    }
+
+    fn models(&self, sampler: Sampler) {
+        self.inner.models(sampler);
     }
 
     fn close(&self) -> Later<'_, ()> {

@@ -44,12 +44,12 @@ async fn an_invoked_skill_joins_the_turn_and_is_a_ceiling() {
     let kernel = rig.start().await;
     assert_eq!(say(&kernel, "dig").await.0, TurnEnd::Answered);
     let asked = rig.models["model"].asked();
-    assert!(
-        asked[0]
-            .tools
-            .iter()
-            .any(|t| t.name == "skill-dig" && t.description.contains("Digs."))
-    );
+    assert!(asked[0].tools.iter().any(|t| t.name == "skill-dig"
+        && t.description.contains("Digs.")
+        && t.description.contains("500 tokens")));
+    // What to do is told when the skill is invoked, and not before.
+    let early = format!("{:?}", &asked[..2]);
+    assert!(!early.contains("Dig deep."), "{early}");
     let texts: Vec<&str> = asked[3]
         .messages
         .iter()
@@ -64,6 +64,80 @@ async fn an_invoked_skill_joins_the_turn_and_is_a_ceiling() {
     assert!(texts[1].contains("Dig deep."), "{texts:?}");
     assert!(texts[2].contains("network"), "{texts:?}");
     assert_eq!(rig.runner.runs().len(), 1, "the second fetch did not run");
+}
+
+/// An agent whose skill has these permissions and the tools `bare` (nothing is known of it), `home` (it stays off the network) and
+/// `reads` (it only reads, and stays off the network); the refusals of a turn in which the skill calls all three.
+async fn refusals(permissions: Value) -> Vec<Option<String>> {
+    let mut spec = agent(allow_all());
+    let tools = spec["tools"].as_array_mut().unwrap();
+    for (name, annotations) in [
+        ("bare", json!({})),
+        ("home", json!({"openWorldHint": false})),
+        ("reads", json!({"openWorldHint": false, "readOnlyHint": true})),
+    ] {
+        tools.push(json!({"name": name, "description": "x", "input_schema": {"type": "object"}, "annotations": annotations}));
+    }
+    let names = ["bare", "home", "reads"];
+    spec["skills"] = json!([{"name": "dig", "description": "Digs.", "tools_required": names, "instruction": "Dig deep.",
+        "permissions": permissions}]);
+    let called: Vec<(&str, Value)> = names.iter().map(|name| (*name, json!({}))).collect();
+    let script = vec![calls(&[("skill-dig", json!({}))]), calls(&called), says("done")];
+    let rig = with_model(rig(spec), ScriptedModel::turns(script));
+    let kernel = rig.start().await;
+    assert_eq!(say(&kernel, "dig").await.0, TurnEnd::Answered);
+    let ran = rig.runner.runs().len();
+    let events = rig.journal.events();
+    let denied: Vec<Value> = events
+        .iter()
+        .filter(|e| e.kind == kind::ACTION_DENIED)
+        .map(|e| serde_json::from_str(&e.payload).unwrap())
+        .collect();
+    let denied = |name: &str| {
+        let found = denied.iter().find(|payload| payload["action_id"] == name);
+        found.map(|payload| payload["reason"].as_str().unwrap_or_default().to_owned())
+    };
+    let all: Vec<Option<String>> = names.iter().map(|name| denied(name)).collect();
+    assert_eq!(
+        ran,
+        all.iter().filter(|one| one.is_none()).count(),
+        "the rest ran: {all:?}"
+    );
+    all
+}
+
+#[tokio::test]
+async fn a_tool_of_which_nothing_is_known_has_no_more_than_the_skill_may() {
+    let all = refusals(json!({"network": false, "filesystem": "full"})).await;
+    assert!(all[0].as_ref().unwrap().contains("network"), "{all:?}");
+    assert_eq!(all[1..], [None, None]);
+    let all = refusals(json!({"network": true, "filesystem": "none"})).await;
+    assert!(
+        all.iter().all(|one| one.as_ref().unwrap().contains("filesystem")),
+        "{all:?}"
+    );
+    let all = refusals(json!({"network": true, "filesystem": "read-only"})).await;
+    assert!(
+        all[..2]
+            .iter()
+            .all(|one| one.as_ref().unwrap().contains("only read files")),
+        "{all:?}"
+    );
+    assert_eq!(all[2], None);
+    let all = refusals(json!({"network": true, "filesystem": "write-workspace"})).await;
+    assert!(
+        all[..2]
+            .iter()
+            .all(|one| one.as_ref().unwrap().contains("workspace")),
+        "{all:?}"
+    );
+    // An empty block asks for nothing, so it gives nothing.
+    let all = refusals(json!({})).await;
+    assert!(all.iter().all(Option::is_some), "{all:?}");
+    assert_eq!(
+        refusals(json!({"network": true, "filesystem": "full"})).await,
+        [None, None, None]
+    );
 }
 
 #[tokio::test]
@@ -104,6 +178,13 @@ async fn a_composite_tool_runs_an_inner_turn_with_every_gate() {
         .await
         .unwrap();
     assert_eq!(result.content[0].as_model_text(), "worms are soft");
+    // All of its inner turn is what it took, the first answer of the model, too.
+    let events = rig.journal.events();
+    let finished = events.iter().find(|e| e.kind == kind::SKILL_FINISHED).unwrap();
+    let whole = &result.structured_content.as_ref().unwrap()["tokens"];
+    assert!(whole.as_u64() > Some(0), "{whole}");
+    let finished: Value = serde_json::from_str(&finished.payload).unwrap();
+    assert_eq!(&finished["tokens"], whole, "{finished}");
     let asked = rig.models["model"].asked();
     assert!(asked[0].system.contains("Dig deep."));
     let offered: Vec<&str> = asked[0].tools.iter().map(|t| t.name.as_str()).collect();

@@ -1,5 +1,7 @@
 //! The undo itself: makes a list of all changes first, then performs the list.
 
+mod links;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,8 +13,8 @@ use clawk_proto::RequestId;
 use clawk_recall::seal::Vault;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 
-use super::look::{self, State};
-use super::record::{self, Record};
+use super::look::{self, Look, State};
+use super::record::{self, Change, Record};
 
 /// One place that is put back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct Back {
     pub calls: Vec<RequestId>,
     /// What is not.
     pub conflicts: Vec<Conflict>,
+    /// Files that are put back and had another name beyond the calls' reach: that name is not linked to them again.
+    pub unlinked: Vec<PathBuf>,
 }
 
 /// What it comes to, to put back these calls, newest first. Looks, and changes nothing.
@@ -55,50 +59,46 @@ pub struct Back {
 /// What is there can't be looked at.
 pub fn plan(root: &Path, records: &[Record]) -> io::Result<Back> {
     let mut back = Back::default();
+    let first = standing(records)?;
     // What stands at each place, while the calls are taken back one after the other.
     let mut stands: BTreeMap<PathBuf, State> = BTreeMap::new();
-    let mut first: BTreeMap<PathBuf, State> = BTreeMap::new();
     for call in records {
-        let conflict = |path: Option<&Path>, why: String| Conflict {
+        let conflict = |path: Option<&Path>, why: &str| Conflict {
             request_id: call.request_id.clone(),
             tool: call.tool.clone(),
             path: path.map(Path::to_owned),
-            why,
+            why: why.to_owned(),
         };
         if let Some(why) = &call.why {
-            back.conflicts.push(conflict(None, why.clone()));
+            back.conflicts.push(conflict(None, why));
             continue;
         }
         if !call.ended {
-            let why = "it was cut off, so nobody knows what it changed".to_owned();
+            let why = "it was cut off, so nobody knows what it changed";
             back.conflicts.push(conflict(None, why));
             continue;
         }
         let before = back.conflicts.len();
         for change in &call.changes {
             let path = change.place.path();
-            let now = match stands.get(&path) {
-                Some(now) => now.clone(),
-                None => {
-                    let now = look::at(&path)?.state.hashed(&path)?;
-                    first.insert(path.clone(), now.clone());
-                    now
+            let now = match (stands.get(&path), first.get(&path)) {
+                (Some(now), _) | (None, Some(Ok(now))) => now.clone(),
+                (None, None) => State::Absent,
+                (None, Some(Err(why))) => {
+                    back.conflicts.push(conflict(Some(&path), why));
+                    continue;
                 }
             };
-            let then = if change.before == State::Other || change.after == State::Other {
-                Err("it is not a file, a folder or a link".to_owned())
-            } else if missing(root, &change.before) {
-                Err("what it overwrote is kept no more".to_owned())
-            } else {
-                taken_back(&now, &change.before, &change.after)
-            };
-            match then {
+            match then(root, &now, change) {
                 Ok(then) => {
+                    if change.reaches_beyond() {
+                        back.conflicts.push(conflict(Some(&path), BEYOND));
+                    }
                     stands.insert(path, then);
                 }
                 Err(why) => {
                     stands.insert(path.clone(), now);
-                    back.conflicts.push(conflict(Some(&path), why));
+                    back.conflicts.push(conflict(Some(&path), &why));
                 }
             }
         }
@@ -106,13 +106,61 @@ pub fn plan(root: &Path, records: &[Record]) -> io::Result<Back> {
             back.calls.push(call.request_id.clone());
         }
     }
-    for (path, then) in stands {
-        let now = first.remove(&path).unwrap_or_default();
-        if now != then {
-            back.steps.push(Step { path, now, then });
-        }
-    }
+    steps(&mut back, first, stands);
     Ok(back)
+}
+
+/// Why a change of a file with a name elsewhere is not put back whole.
+const BEYOND: &str = "it has another name (a hard link) outside of the places that the call was to write to; what the call wrote \
+                      stays there";
+
+/// What stands at the places that the calls changed, and at the first names of files with several names.
+fn standing(records: &[Record]) -> io::Result<BTreeMap<PathBuf, Result<State, String>>> {
+    let whole = records.iter().filter(|call| call.ended && call.why.is_none());
+    let mut paths = BTreeSet::new();
+    for change in whole.flat_map(|call| &call.changes) {
+        paths.insert(change.place.path());
+        let linked = [&change.before, &change.after]
+            .into_iter()
+            .filter_map(State::linked);
+        paths.extend(linked.map(|linked| linked.first.path()));
+    }
+    let hashed = |(path, look): (PathBuf, Look)| {
+        let state = look.state.hashed(&path);
+        let state = state.map_err(|error| format!("it can't be read: {error}"));
+        (path, state)
+    };
+    Ok(look::again(paths.iter())?.into_iter().map(hashed).collect())
+}
+
+/// What stands at a place once one change is taken back.
+fn then(root: &Path, now: &State, change: &Change) -> Result<State, String> {
+    if change.before == State::Other || change.after == State::Other {
+        Err("it is not a file, a folder or a link".to_owned())
+    } else if missing(root, &change.before) {
+        Err("what it overwrote is kept no more".to_owned())
+    } else {
+        taken_back(now, &change.before, &change.after)
+    }
+}
+
+/// The places that differ from what is to stand there.
+fn steps(back: &mut Back, first: BTreeMap<PathBuf, Result<State, String>>, stands: BTreeMap<PathBuf, State>) {
+    let mut first = first;
+    let name = |state: &State| state.linked().map(|linked| linked.first.clone());
+    for (path, then) in stands {
+        let now = first.remove(&path).and_then(Result::ok).unwrap_or_default(); // silent-ok: what can't be read has no step
+        // The first name stays as it is: the others become links to it, or cease to be. So do names that others have given to it.
+        let is_first = |state: &State| state.linked().is_none_or(|linked| linked.first.path() == path);
+        let stays = is_first(&now) && is_first(&then) || name(&now) == name(&then);
+        if now.is_like(&then) && stays {
+            continue;
+        }
+        if !now.is_like(&then) && then.linked().is_some_and(|linked| linked.beyond) {
+            back.unlinked.push(path.clone());
+        }
+        back.steps.push(Step { path, now, then });
+    }
 }
 
 fn missing(root: &Path, state: &State) -> bool {
@@ -124,7 +172,8 @@ fn missing(root: &Path, state: &State) -> bool {
 
 /// What stands there once one change is taken back.
 fn taken_back(now: &State, before: &State, after: &State) -> Result<State, String> {
-    if now == after {
+    // Where it stands already as it was, nothing is to be done.
+    if now.is_like(after) || now.is_like(before) {
         return Ok(before.clone());
     }
     // Others work in a folder too: its date is put back only where nobody has.
@@ -158,6 +207,9 @@ pub fn apply(root: &Path, back: &Back, vault: Option<&Vault>) -> Vec<(PathBuf, S
         }
     };
     let holders = holders(back);
+    for (path, error) in open_up(back) {
+        note(&path, Err(error));
+    }
     let changes_kind = |step: &&Step| std::mem::discriminant(&step.now) != std::mem::discriminant(&step.then);
     // Away with what is not to be there, the deepest first.
     for step in back
@@ -169,24 +221,25 @@ pub fn apply(root: &Path, back: &Back, vault: Option<&Vault>) -> Vec<(PathBuf, S
     {
         note(&step.path, remove(step));
     }
-    // Then folders and what is in them, from above.
-    for step in &back.steps {
+    // Then folders and what is in them, from above; files with several names when all others stand.
+    for step in back.steps.iter().filter(|step| step.then.linked().is_none()) {
         note(&step.path, put((root, vault), step));
     }
+    links::put((root, vault), back, &mut note);
     // Dates and modes of folders last, the deepest first: what was done in them has changed them.
-    for (path, modified) in holders {
-        note(&path, dress_folder(&path, None, modified));
+    for (path, (mode, modified)) in holders {
+        note(&path, dress_folder(&path, mode, modified));
     }
     for step in back.steps.iter().rev() {
         if let State::Folder { mode, modified } = &step.then {
-            note(&step.path, dress_folder(&step.path, Some(*mode), *modified));
+            note(&step.path, dress_folder(&step.path, *mode, *modified));
         }
     }
     failed.into_iter().collect()
 }
 
-/// Folders in which something is put back and that stay as they are: with their dates.
-fn holders(back: &Back) -> BTreeMap<PathBuf, (i64, i64)> {
+/// Folders in which something is put back and that stay as they are: with their modes and dates.
+fn holders(back: &Back) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
     let own: BTreeSet<&Path> = back.steps.iter().map(|step| step.path.as_path()).collect();
     let parents = back.steps.iter().filter_map(|step| step.path.parent());
     let others = parents.filter(|parent| !own.contains(parent));
@@ -194,10 +247,34 @@ fn holders(back: &Back) -> BTreeMap<PathBuf, (i64, i64)> {
     let looked = others.filter_map(|parent| Some((parent.to_owned(), look::at(parent).ok()?.state)));
     looked
         .filter_map(|(path, state)| match state {
-            State::Folder { modified, .. } => Some((path, modified)),
+            State::Folder { mode, modified } => Some((path, (mode, modified))),
             State::Absent | State::File { .. } | State::Link { .. } | State::Other => None,
         })
         .collect()
+}
+
+/// Lets their owner write to all folders in which something is put back. They get their modes at the end.
+fn open_up(back: &Back) -> Vec<(PathBuf, io::Error)> {
+    const OWNER: u32 = 0o700;
+    let parents: BTreeSet<&Path> = back.steps.iter().filter_map(|step| step.path.parent()).collect();
+    let mut failed = Vec::new();
+    for path in parents {
+        // silent-ok: a folder that can't be looked at can't be written to, and that is told
+        let Ok(State::Folder { mode, modified }) = look::at(path).map(|look| look.state) else {
+            continue;
+        };
+        if mode & OWNER != OWNER
+            && let Err(error) = dress_folder(path, mode | OWNER, modified)
+        {
+            failed.push((path.to_owned(), error));
+        }
+    }
+    failed
+}
+
+/// The name of what is being put back, until it is there.
+fn part() -> String {
+    format!(".clawk-undo-{}.tmp", std::process::id())
 }
 
 /// The folder that holds it, opened without following a link on the way, and its name.
@@ -256,7 +333,8 @@ fn put((root, vault): (&Path, Option<&Vault>), step: &Step) -> io::Result<()> {
             ..
         } => {
             let same = matches!(&step.now, State::File { digest: now, .. } if now == digest);
-            if same {
+            // A file with other names is replaced: they keep what they have.
+            if same && !look::at(&step.path)?.seen.is_shared() {
                 let file = look::open(&step.path)?;
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(*mode))?;
                 return Ok(rustix::fs::futimens(&file, &times(*modified))?);
@@ -276,7 +354,7 @@ fn file(
 ) -> io::Result<()> {
     let kept = record::content(root, digest, vault)?;
     let (holder, name) = parent(path)?;
-    let part = format!(".clawk-undo-{}.tmp", std::process::id());
+    let part = part();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&holder, part.as_str(), flags, Mode::from_raw_mode(0o600))?;
     let mut copy = File::from(fd);
@@ -292,7 +370,7 @@ fn file(
     put
 }
 
-fn dress_folder(path: &Path, mode: Option<u32>, modified: (i64, i64)) -> io::Result<()> {
+fn dress_folder(path: &Path, mode: u32, modified: (i64, i64)) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(
         rustix::fs::CWD,
@@ -302,10 +380,7 @@ fn dress_folder(path: &Path, mode: Option<u32>, modified: (i64, i64)) -> io::Res
         ResolveFlags::NO_SYMLINKS,
     )?;
     rustix::fs::futimens(&fd, &times(modified))?;
-    if let Some(mode) = mode {
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
-    }
-    Ok(())
+    Ok(rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?)
 }
 
 fn times((tv_sec, tv_nsec): (i64, i64)) -> Timestamps {

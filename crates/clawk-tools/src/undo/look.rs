@@ -1,6 +1,6 @@
 //! What stands at a path: looked at without following links.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use super::record::Place;
 
 /// A change within so long may leave the same time stamp: file systems' clocks are coarse.
 const COARSE: Duration = Duration::from_secs(2);
@@ -33,6 +35,9 @@ pub enum State {
         size: u64,
         /// When it was modified.
         modified: (i64, i64),
+        /// Its other names, if it has some.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        linked: Option<Linked>,
     },
     /// A folder.
     Folder {
@@ -52,7 +57,37 @@ pub enum State {
     Other,
 }
 
+/// A file with several names (hard links).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Linked {
+    /// The first of its names among the places that were looked at, in the order of paths.
+    pub first: Place,
+    /// It has names that are not among these places.
+    pub beyond: bool,
+}
+
 impl State {
+    /// Its other names, if it has some.
+    pub(super) const fn linked(&self) -> Option<&Linked> {
+        match self {
+            Self::File { linked, .. } => linked.as_ref(),
+            Self::Absent | Self::Folder { .. } | Self::Link { .. } | Self::Other => None,
+        }
+    }
+
+    /// They are the same, whatever other names they have.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.alone() == other.alone()
+    }
+
+    fn alone(&self) -> Self {
+        let mut state = self.clone();
+        if let Self::File { linked, .. } = &mut state {
+            *linked = None;
+        }
+        state
+    }
+
     pub(crate) const fn is_file(&self) -> bool {
         matches!(self, Self::File { .. })
     }
@@ -73,12 +108,17 @@ impl State {
     pub(super) fn hashed(self, path: &Path) -> io::Result<Self> {
         match self {
             Self::File {
-                mode, size, modified, ..
+                mode,
+                size,
+                modified,
+                linked,
+                ..
             } => Ok(Self::File {
                 digest: digest_of(open(path)?)?,
                 mode,
                 size,
                 modified,
+                linked,
             }),
             other => Ok(other),
         }
@@ -90,6 +130,7 @@ impl State {
 pub(crate) struct Seen {
     dev: u64,
     ino: u64,
+    links: u64,
     size: u64,
     mode: u32,
     modified: (i64, i64),
@@ -101,11 +142,22 @@ impl Seen {
         Self {
             dev: meta.dev(),
             ino: meta.ino(),
+            links: meta.nlink(),
             size: meta.size(),
             mode: meta.mode(),
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         }
+    }
+
+    /// What two names of one file have in common.
+    pub(super) const fn file(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+
+    /// The file has other names.
+    pub(super) const fn is_shared(&self) -> bool {
+        self.links > 1
     }
 
     /// Bytes.
@@ -157,6 +209,7 @@ pub(crate) fn at(path: &Path) -> io::Result<Look> {
             mode,
             size: meta.size(),
             modified,
+            linked: None,
         }
     } else if kind.is_dir() {
         State::Folder { mode, modified }
@@ -176,8 +229,12 @@ pub(crate) fn at(path: &Path) -> io::Result<Look> {
     })
 }
 
-/// These places, and each folder above them whose entries would change.
-pub(super) fn places(places: &[PathBuf]) -> io::Result<BTreeMap<PathBuf, Look>> {
+/// These places, each folder above them whose entries would change, and the other names that they have below `around`.
+pub(super) fn places(
+    places: &[PathBuf],
+    (around, own): (&[PathBuf], &Path),
+    max_entries: usize,
+) -> io::Result<BTreeMap<PathBuf, Look>> {
     let mut found = BTreeMap::new();
     for place in places {
         let mut path: &Path = place;
@@ -191,12 +248,50 @@ pub(super) fn places(places: &[PathBuf]) -> io::Result<BTreeMap<PathBuf, Look>> 
             }
         }
     }
+    let shared = |look: &&Look| look.state.is_file() && look.seen.is_shared();
+    let files: Vec<_> = found
+        .values()
+        .filter(shared)
+        .map(|look| look.seen.file())
+        .collect();
+    // Names that are not found count as names beyond.
+    if !files.is_empty()
+        && let Ok(Ok(all)) = trees(around, own, u64::MAX, max_entries)
+    {
+        found.extend(
+            all.into_iter()
+                .filter(|(_, look)| files.contains(&look.seen.file())),
+        );
+    }
+    name_links(&mut found);
     Ok(found)
+}
+
+/// Notes which of these are names of one file.
+fn name_links(found: &mut BTreeMap<PathBuf, Look>) {
+    let mut names: HashMap<(u64, u64), (Place, u64)> = HashMap::new();
+    for (path, look) in found.iter().filter(|(_, look)| look.seen.is_shared()) {
+        let (_, count) = names
+            .entry(look.seen.file())
+            .or_insert_with(|| (Place::new(path), 0));
+        *count += 1;
+    }
+    for look in found.values_mut() {
+        if let State::File { linked, .. } = &mut look.state {
+            *linked = names.get(&look.seen.file()).map(|(first, count)| Linked {
+                first: first.clone(),
+                beyond: look.seen.links > *count,
+            });
+        }
+    }
 }
 
 /// The same places once more.
 pub(super) fn again<'a>(places: impl Iterator<Item = &'a PathBuf>) -> io::Result<BTreeMap<PathBuf, Look>> {
-    places.map(|path| Ok((path.clone(), at(path)?))).collect()
+    let looked = places.map(|path| Ok((path.clone(), at(path)?)));
+    let mut found = looked.collect::<io::Result<BTreeMap<_, _>>>()?;
+    name_links(&mut found);
+    Ok(found)
 }
 
 /// Everything below these folders, and the folders; nothing below `own`. The outer error: it is more than the limits.
@@ -238,6 +333,7 @@ pub(super) fn trees(
         }
         found.insert(path, look);
     }
+    name_links(&mut found);
     Ok(Ok(found))
 }
 

@@ -26,7 +26,9 @@ pub enum Place {
 }
 
 impl Place {
-    pub(crate) fn new(path: &Path) -> Self {
+    /// Of this path.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
         path.to_str().map_or_else(
             || Self::Bytes(look::bytes_of(path).to_vec()),
             |text| Self::Text(text.to_owned()),
@@ -61,6 +63,12 @@ impl Change {
             before,
             after,
         }
+    }
+
+    /// It changed a file that has a name beyond the call's reach.
+    pub(super) fn reaches_beyond(&self) -> bool {
+        let beyond = |state: &State| state.linked().is_some_and(|linked| linked.beyond);
+        beyond(&self.before) && beyond(&self.after) && !self.before.is_like(&self.after)
     }
 }
 

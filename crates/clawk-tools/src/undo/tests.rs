@@ -55,6 +55,10 @@ enum Deed {
     Rename(usize, usize),
     Link(usize, usize),
     Append(usize),
+    /// Another name of a file.
+    Also(usize, usize),
+    /// A folder's mode.
+    Close(usize, u32),
 }
 
 fn deeds() -> impl Strategy<Value = Deed> {
@@ -68,6 +72,8 @@ fn deeds() -> impl Strategy<Value = Deed> {
             .prop_map(|(at, mode)| Deed::Mode(at, mode)),
         (name.clone(), name.clone()).prop_map(|(from, to)| Deed::Rename(from, to)),
         (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Link(at, to)),
+        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Also(at, to)),
+        (name.clone(), prop_oneof![Just(0o755), Just(0o555)]).prop_map(|(at, mode)| Deed::Close(at, mode)),
         name.prop_map(Deed::Append),
     ]
 }
@@ -85,6 +91,8 @@ fn act(root: &Path, deed: &Deed) {
         Deed::Mode(at, mode) => fs::set_permissions(file(*at), fs::Permissions::from_mode(*mode)),
         Deed::Rename(from, to) => fs::rename(file(*from), file(*to)),
         Deed::Link(at, to) => symlink(file(*to), root.join(format!("link-{at}"))),
+        Deed::Also(at, to) => fs::remove_file(file(*to)).and_then(|()| fs::hard_link(file(*at), file(*to))),
+        Deed::Close(at, mode) => fs::set_permissions(folder(*at), fs::Permissions::from_mode(*mode)),
         // In place and of the same length where it can be: a coarse clock must not hide it.
         Deed::Append(at) => fs::read(file(*at)).and_then(|mut bytes| {
             bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
@@ -148,7 +156,15 @@ fn write(undo: &Undo, n: u64, file: &Path, text: &str) {
     let open = undo
         .begin(
             record(n, session, "file-write"),
-            Ok(Reach::Places(vec![file.to_owned()])),
+            Ok(Reach::Places {
+                places: vec![file.to_owned()],
+                around: vec![
+                    file.ancestors()
+                        .find(|above| above.ends_with("tree"))
+                        .unwrap()
+                        .to_owned(),
+                ],
+            }),
         )
         .unwrap();
     fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -289,4 +305,115 @@ fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
             .count(),
         0
     );
+}
+
+/// A file with the names `a` and `b` in the tree: a call does `deed`, and the undo of it makes them one file again.
+fn with_other_names(reach: impl Fn(&Path) -> Reach, deed: impl Fn(&Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (root, kept) = (base.join("tree"), base.join("state/undo"));
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("a"), "old").unwrap();
+    fs::hard_link(root.join("a"), root.join("b")).unwrap();
+    let before = tree(&root);
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let open = undo
+        .begin(record(1, the_session(), "tool"), Ok(reach(&root)))
+        .unwrap();
+    deed(&root);
+    undo.end(open).unwrap();
+    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
+    assert_eq!((&back.conflicts[..], &back.unlinked[..]), (&[][..], &[][..]));
+    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(tree(&root), before);
+    let ino = |name: &str| fs::metadata(root.join(name)).unwrap().ino();
+    assert_eq!(ino("a"), ino("b"), "one file again");
+}
+
+#[test]
+fn two_names_of_a_file_are_one_file_again() {
+    let trees = |root: &Path| Reach::Trees(vec![root.to_owned()]);
+    let named = |root: &Path| Reach::Places {
+        places: vec![root.join("a")],
+        around: vec![root.to_owned()],
+    };
+    let replaced = |root: &Path| {
+        fs::write(root.join("part"), "new").unwrap();
+        fs::rename(root.join("part"), root.join("a")).unwrap();
+    };
+    with_other_names(named, replaced);
+    with_other_names(trees, replaced);
+    with_other_names(trees, |root| fs::write(root.join("b"), "through b").unwrap());
+    with_other_names(trees, |root| fs::remove_file(root.join("a")).unwrap());
+    with_other_names(trees, |root| {
+        fs::remove_file(root.join("a")).unwrap();
+        fs::remove_file(root.join("b")).unwrap();
+    });
+    with_other_names(trees, |root| {
+        fs::hard_link(root.join("a"), root.join("0")).unwrap()
+    });
+}
+
+#[test]
+fn a_name_outside_of_the_folders_is_named_where_it_keeps_what_the_call_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (root, kept) = (base.join("tree"), base.join("state/undo"));
+    fs::create_dir_all(&root).unwrap();
+    for name in ["in-place", "removed"] {
+        fs::write(root.join(name), "old").unwrap();
+        fs::hard_link(root.join(name), base.join(name)).unwrap();
+    }
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let open = undo
+        .begin(
+            record(1, the_session(), "shell"),
+            Ok(Reach::Trees(vec![root.clone()])),
+        )
+        .unwrap();
+    fs::write(root.join("in-place"), "new").unwrap();
+    fs::remove_file(root.join("removed")).unwrap();
+    undo.end(open).unwrap();
+    let all = records(&kept, the_session()).unwrap();
+    let back = plan(&kept, &all).unwrap();
+    assert_eq!(back.conflicts.len(), 1, "{back:?}");
+    assert_eq!(back.conflicts[0].path, Some(root.join("in-place")));
+    assert!(back.conflicts[0].why.contains("hard link"), "{back:?}");
+    assert!(back.unlinked.contains(&root.join("removed")), "{back:?}");
+    assert_eq!(apply(&kept, &back, None), []);
+    for name in ["in-place", "removed"] {
+        assert_eq!(fs::read_to_string(root.join(name)).unwrap(), "old");
+    }
+    assert_eq!(fs::read_to_string(base.join("in-place")).unwrap(), "new");
+    // Once more: nothing is left to be done, and the other name is still told.
+    let again = plan(&kept, &all).unwrap();
+    assert_eq!((again.steps.len(), again.conflicts.len()), (0, 1), "{again:?}");
+}
+
+#[test]
+fn what_stands_in_a_folder_that_its_owner_closed_is_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (root, kept) = (base.join("tree"), base.join("state/undo"));
+    fs::create_dir_all(root.join("in")).unwrap();
+    fs::write(root.join("in/file"), "old").unwrap();
+    let mode = |mode| fs::set_permissions(root.join("in"), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    let before = tree(&root);
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let open = undo
+        .begin(
+            record(1, the_session(), "shell"),
+            Ok(Reach::Trees(vec![root.clone()])),
+        )
+        .unwrap();
+    mode(0o755);
+    fs::remove_file(root.join("in/file")).unwrap();
+    fs::write(root.join("in/made"), "new").unwrap();
+    mode(0o555);
+    undo.end(open).unwrap();
+    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
+    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(tree(&root), before);
+    mode(0o755);
 }

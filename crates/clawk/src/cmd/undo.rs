@@ -10,7 +10,7 @@ use clawk_kernel::time::SystemClock;
 use clawk_kernel::{kind, undo as record};
 use clawk_proto::SessionId;
 use clawk_secrets::env;
-use clawk_tools::undo::{self, Back, Record, State};
+use clawk_tools::undo::{self, Back, Place, Record, State};
 use serde_json::{Value, json};
 
 use super::trace::source::{Pick, Source};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(report) = report.as_object_mut() {
             let failed: Vec<Value> = failed
                 .iter()
-                .map(|(path, why)| json!({"path": path, "why": why}))
+                .map(|(path, why)| json!({"path": Place::new(path), "why": why}))
                 .collect();
             report.insert("done".to_owned(), Value::Bool(true));
             report.insert("failed".to_owned(), failed.into());
@@ -131,10 +131,10 @@ fn acted(source: &Source, session: SessionId) -> Result<BTreeMap<String, Acted>>
 
 fn report(session: SessionId, kept: &[Record], back: &Back, lost: &BTreeMap<&str, &Acted>) -> Value {
     let steps = back.steps.iter().map(|step| {
-        json!({"path": step.path, "does": does(&step.now, &step.then), "now": step.now, "then": step.then})
+        json!({"path": Place::new(&step.path), "does": does(&step.now, &step.then), "now": step.now, "then": step.then})
     });
     let conflicts = back.conflicts.iter().map(|found| {
-        json!({"request_id": found.request_id, "tool": found.tool, "path": found.path, "why": found.why})
+        json!({"request_id": found.request_id, "tool": found.tool, "path": found.path.as_deref().map(Place::new), "why": found.why})
     });
     let lost = lost
         .iter()
@@ -148,6 +148,7 @@ fn report(session: SessionId, kept: &[Record], back: &Back, lost: &BTreeMap<&str
         "conflicts": conflicts.collect::<Vec<_>>(),
         "not_undone": lost.collect::<Vec<_>>(),
         "ran_beside_others": beside.map(|call| &call.request_id).collect::<Vec<_>>(),
+        "unlinked": back.unlinked.iter().map(|path| Place::new(path)).collect::<Vec<_>>(),
     })
 }
 
@@ -190,6 +191,13 @@ fn show(
             paint.yellow("note:"),
             out::harmless(&call.tool),
             call.request_id
+        ))?;
+    }
+    for path in &back.unlinked {
+        out::line(&format!(
+            "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
+            paint.yellow("note:"),
+            out::harmless(&path.to_string_lossy())
         ))?;
     }
     for found in &back.conflicts {

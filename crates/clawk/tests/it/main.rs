@@ -27,6 +27,7 @@ mod cra;
 mod crash;
 mod crowd;
 mod doors;
+mod dry;
 #[cfg(feature = "conformance")]
 mod faults;
 mod forged;
@@ -91,6 +92,7 @@ mod transports;
 mod trust;
 mod tunnel;
 mod undo;
+mod undone;
 mod upgrade;
 mod verbs;
 mod waiting;

@@ -161,6 +161,74 @@ fn a_skill_folder_becomes_a_skill_whose_script_runs_in_the_box() {
     );
 }
 
+/// The skill's file says `permissions`, and the file of its script says nothing of what the script does, unless `labelled`.
+fn bounded(agent: &Agent, permissions: &str, labelled: bool) {
+    let skill = agent.path("skills/word-counter.yaml");
+    let mut yaml: Value = serde_saphyr::from_str(&std::fs::read_to_string(&skill).unwrap()).unwrap();
+    yaml["spec"]["permissions"] = serde_json::from_str(permissions).unwrap();
+    std::fs::write(&skill, yaml.to_string()).unwrap();
+    let tool = agent.path("skills/word-counter.tools/word-counter-count.yaml");
+    let mut yaml: Value = serde_saphyr::from_str(&std::fs::read_to_string(&tool).unwrap()).unwrap();
+    yaml["metadata"]["labels"] = if labelled {
+        serde_json::json!({"category": "shell"})
+    } else {
+        serde_json::json!({})
+    };
+    std::fs::write(&tool, yaml.to_string()).unwrap();
+}
+
+#[test]
+fn a_skill_that_wants_more_than_its_permissions_is_stopped_and_so_is_its_script() {
+    let (agent, _) = imported("shell file-read file-write");
+    // The script leaves a mark where it runs.
+    let script = agent.path("skills/word-counter.files/scripts/count.sh");
+    std::fs::write(&script, SCRIPT.replace("exit 0", "touch ran.txt")).unwrap();
+    let ran = agent.path("ran.txt");
+    for (permissions, why) in [
+        (r#"{"network": false, "filesystem": "full"}"#, "network"),
+        (
+            r#"{"network": true, "filesystem": "read-only"}"#,
+            "only read files",
+        ),
+        (
+            r#"{"network": true, "filesystem": "write-workspace"}"#,
+            "in the workspace",
+        ),
+        ("{}", "permission"),
+    ] {
+        for labelled in [true, false] {
+            bounded(&agent, permissions, labelled);
+            let told = said(&agent, "count");
+            assert!(
+                told.contains("refused") && told.contains(why),
+                "{permissions} {labelled}: {told}"
+            );
+            assert!(!ran.exists(), "{permissions} {labelled}: {told}");
+        }
+    }
+    // The refusals are in the trace, each with the skill that is bounded.
+    let shown = agent
+        .clawk(["trace", "export", "--agent", "tested"])
+        .output()
+        .unwrap();
+    let denied = text(&shown.stdout);
+    let denied: Vec<&str> = denied
+        .lines()
+        .filter(|line| line.contains("\"action.denied\""))
+        .collect();
+    assert_eq!(denied.len(), 8, "{denied:#?}");
+    assert!(
+        denied
+            .iter()
+            .all(|line| line.contains("word-counter-count") && line.contains("running skill")),
+        "{denied:#?}"
+    );
+    // With the permission, it runs.
+    bounded(&agent, r#"{"network": true, "filesystem": "full"}"#, false);
+    let told = said(&agent, "count");
+    assert!(told.contains("3 words: one") && ran.exists(), "{told}");
+}
+
 #[test]
 fn a_skill_that_lacks_tools_is_imported_with_a_warning_and_refused_with_their_names() {
     let (agent, report) = imported("file-write");
@@ -301,6 +369,25 @@ fn a_skill_is_tried_with_the_agents_model_under_everything_that_binds_it() {
         ),
         "{report:#}"
     );
+    // What it took is what its model was asked and answered, all of it.
+    let session = report["session"].as_str().unwrap();
+    let args = ["trace", "export", "--agent", "tested", "--session", session];
+    let exported = text(&agent.clawk(args).output().unwrap().stdout);
+    let events = exported
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let paid = events
+        .filter(|event| event["event_type"] == "ckp.provider.completed")
+        .map(|event| {
+            let of = |key: &str| event["payload"][key].as_u64().unwrap();
+            of("input_tokens") + of("output_tokens")
+        });
+    let paid: Vec<u64> = paid.collect();
+    assert_eq!(
+        (paid.len(), took["tokens"].as_u64()),
+        (3, Some(paid.iter().sum())),
+        "{report:#}"
+    );
     // Its result never fits; an input that does not fit; a skill that the person did not name.
     let (code, report) = trial(&agent, &["--name", "sum", "--run", r#"{"path": "no numbers"}"#]);
     assert_eq!(code, Some(1), "{report:#}");
@@ -322,4 +409,93 @@ fn a_skill_is_tried_with_the_agents_model_under_everything_that_binds_it() {
             .assert()
             .success();
     }
+}
+
+const KEEPING: &str = r#"  tools:
+    - inline: { name: memory-store, description: A built-in, input_schema: { type: object } }
+    - inline: { name: whole, description: Keeps by itself, input_schema: { type: object }, composite: true, skill_ref: keep }
+  skills:
+    - inline: { name: keep, description: Keeps., tools_required: [memory-store], instruction: Keep what you know. }
+  memory:
+    inline: { name: head, stores: [{ name: notes, type: semantic, backend: sqlite, scope: global }] }
+  policies:
+    - inline: { name: all, rules: [{ id: all, action: allow, scope: all }] }
+"#;
+
+const KEEPING_SCRIPT: &str = r#"
+scenes:
+  - system: "Keep what you know"
+    steps:
+      - call: [{ name: memory-store, arguments: { store: notes, content: "The gate is red." } }]
+      - say: "Kept by itself."
+  - user: "by hand"
+    steps:
+      - call: [{ name: skill-keep, arguments: {} }]
+      - call: [{ name: memory-store, arguments: { store: notes, content: "The lamp is green." } }]
+      - say: "Kept."
+  - user: "as a whole"
+    steps:
+      - call: [{ name: whole, arguments: {} }]
+      - say: "Done."
+"#;
+
+#[test]
+fn what_a_skill_remembered_leads_back_over_the_skill_to_the_message() {
+    let agent = Agent::new();
+    agent.may(KEEPING);
+    std::fs::write(agent.path("script.yaml"), KEEPING_SCRIPT).unwrap();
+    said(&agent, "by hand");
+    said(&agent, "as a whole");
+    let told = |args: &[&str]| -> Value {
+        let output = agent
+            .clawk(["memory"])
+            .args(args)
+            .args(["--agent", "tested", "--format", "json"])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{args:?}: {}", text(&output.stderr)))
+    };
+    let chain = |content: &str| -> Vec<(String, String)> {
+        let listed = told(&["list", "--store", "notes"]);
+        let entries = listed["entries"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["content"] == content).unwrap();
+        let why = told(&["why", entry["id"].as_str().unwrap()]);
+        let steps = why["chain"].as_array().unwrap().iter().skip(1);
+        let step = |step: &Value| {
+            let name = match step["kind"].as_str().unwrap() {
+                "call" => &step["tool"],
+                "message" => &step["text"],
+                _ => &step["name"],
+            };
+            (
+                step["kind"].as_str().unwrap().to_owned(),
+                name.as_str().unwrap().to_owned(),
+            )
+        };
+        steps.map(step).collect()
+    };
+    let pairs = |wanted: &[(&str, &str)]| -> Vec<(String, String)> {
+        wanted
+            .iter()
+            .map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned()))
+            .collect()
+    };
+    assert_eq!(
+        chain("The lamp is green."),
+        pairs(&[
+            ("call", "memory-store"),
+            ("skill", "keep"),
+            ("message", "by hand")
+        ])
+    );
+    assert_eq!(
+        chain("The gate is red."),
+        pairs(&[
+            ("call", "memory-store"),
+            ("skill", "keep"),
+            ("call", "whole"),
+            ("message", "as a whole")
+        ])
+    );
 }

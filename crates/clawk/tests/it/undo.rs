@@ -415,10 +415,10 @@ fn a_dry_run_of_the_hello_agent_has_no_effect_that_can_be_counted_from_outside()
     assert!(run.status.success(), "{}", text(&run.stderr));
     let mut after = tree(&agent.path(""));
     after.retain(|path, _| !path.starts_with(&state));
-    let changed: Vec<&PathBuf> = after
-        .iter()
-        .filter(|(path, now)| before.get(*path) != Some(now) && **path != agent.path(""))
-        .map(|(path, _)| path)
+    let paths: std::collections::BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
+    let changed: Vec<&PathBuf> = paths
+        .into_iter()
+        .filter(|path| before.get(*path) != after.get(*path) && **path != agent.path(""))
         .collect();
     assert!(changed.is_empty(), "{changed:?}");
 }

@@ -34,6 +34,7 @@ mod official;
 mod protocols;
 mod pushes;
 mod remembering;
+mod skills;
 mod state;
 mod terminal;
 mod turn;

@@ -90,6 +90,28 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a turn was.
+#[derive(Debug, Default)]
+struct Past {
+    /// The skills that bound the call.
+    skills: Vec<String>,
+    /// The call whose inner turn it was.
+    outer: Option<String>,
+}
+
+/// The types of events that tell what a turn was.
+const TURNS: &[&str] = &[
+    kind::MESSAGE_ACCEPTED,
+    kind::PROVIDER_REQUESTED,
+    kind::WORLD_MODEL_PLANNED,
+    kind::ACTION_REQUESTED,
+    kind::ACTION_EXECUTED,
+    kind::ACTION_FAILED,
+    kind::ACTION_DENIED,
+    kind::SKILL_INVOKED,
+    kind::SKILL_FINISHED,
+];
+
 struct Look<'a> {
     reader: &'a Reader,
     parts: &'a [Part],
@@ -170,6 +192,14 @@ impl Look<'_> {
 
     fn message(&mut self, id: &str, depth: usize) -> Result<()> {
         let found = self.event(&[kind::MESSAGE_ACCEPTED], |_, facts| is(facts, "message_id", id))?;
+        // The inner turn of a composite tool began with no message.
+        if found.is_none()
+            && self.seen.insert(format!("turn {id}"))
+            && let Some((asked, _)) =
+                self.event(&[kind::PROVIDER_REQUESTED], |_, facts| is(facts, "turn", id))?
+        {
+            return self.turn(&asked, id, depth);
+        }
         let facts = found.map(|(event, facts)| {
             json!({
                 "session": event.session, "event": event.sequence, "at": event.at.to_string(), "door": facts.get("door"),
@@ -197,9 +227,73 @@ impl Look<'_> {
         if self.step(depth, ("call", id), told)
             && let Some(turn) = facts.get("turn").and_then(Value::as_str)
         {
-            self.message(turn, depth + 1)?;
+            self.turn(&event, turn, depth + 1)?;
         }
         Ok(())
+    }
+
+    /// What a call's turn began with: a message; for the inner turn of a composite tool, that tool's call. A skill that bound the
+    /// call comes before it.
+    fn turn(&mut self, call: &Recorded, turn: &str, depth: usize) -> Result<()> {
+        let past = self.turn_of(call, turn)?;
+        let mut depth = depth;
+        for skill in &past.skills {
+            self.step(depth, ("skill", skill), json!({ "session": call.session }));
+            depth += 1;
+        }
+        match past.outer {
+            Some(outer) => self.call(&outer, depth),
+            None => self.message(turn, depth),
+        }
+    }
+
+    /// What the record of the call's session says of its turn.
+    fn turn_of(&self, call: &Recorded, turn: &str) -> Result<Past> {
+        let mut past = Past::default();
+        let (mut accepted, mut begun) = (false, false);
+        // Calls that had not ended when the turn began.
+        let mut open: Vec<String> = Vec::new();
+        let mut scan = Scan {
+            session: Some(call.session),
+            kinds: TURNS,
+            ..Scan::default()
+        };
+        loop {
+            let page = self.reader.recorded_events(&scan)?;
+            let Some(last) = page.last() else { break };
+            scan.after_row = last.row;
+            for event in page {
+                // silent-ok: a payload of ours always reads
+                let facts: Map<String, Value> = serde_json::from_str(&event.payload).unwrap_or_default();
+                let of = |key: &str| {
+                    facts
+                        .get(key)
+                        .and_then(Value::as_str)
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                let own = is(&facts, "turn", turn);
+                accepted |= is(&facts, "message_id", turn);
+                begun |= own;
+                match event.kind.as_str() {
+                    kind::ACTION_REQUESTED if !begun => open.push(of("request_id")),
+                    kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED if !begun => {
+                        open.retain(|id| *id != of("request_id"));
+                    }
+                    kind::SKILL_INVOKED if own && event.sequence < call.sequence && !is_error(&facts) => {
+                        past.skills.push(of("skill"));
+                    }
+                    // The skill of an inner turn is not invoked: it is the turn.
+                    kind::SKILL_FINISHED if own && !accepted => past.skills.push(of("skill")),
+                    _ => {}
+                }
+            }
+        }
+        // With several calls under way side by side, nobody can say which one it was.
+        if let ([outer], false) = (open.as_slice(), accepted) {
+            past.outer = Some(outer.clone());
+        }
+        Ok(past)
     }
 
     /// The call that brought a page or a file: the first whose arguments name it.
@@ -247,6 +341,10 @@ impl Look<'_> {
 
 fn is(facts: &Map<String, Value>, key: &str, value: &str) -> bool {
     facts.get(key).and_then(Value::as_str) == Some(value)
+}
+
+fn is_error(facts: &Map<String, Value>) -> bool {
+    facts.get("is_error") == Some(&Value::Bool(true))
 }
 
 /// What an event's content says; none, where it is erased.
