@@ -1,6 +1,10 @@
 //! The tables of a state as they cross from one kind of store to another (`clawk state move`, R48). Each store reads and writes its own
 //! tables in this shape; what a row means is known to the store alone.
 
+mod sealed;
+
+pub use sealed::Carrier;
+
 /// How a column's values cross.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

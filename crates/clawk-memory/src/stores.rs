@@ -21,6 +21,8 @@ pub struct Stores {
     postgres: Result<Arc<dyn Memory>, String>,
     qdrant: Result<Arc<dyn Memory>, String>,
     custom: Result<Arc<dyn Memory>, String>,
+    /// Stores outside of the state are read and not changed.
+    untouched: bool,
 }
 
 impl Stores {
@@ -33,6 +35,7 @@ impl Stores {
             postgres: Err("no PostgreSQL server is configured".to_owned()),
             qdrant: Err("no Qdrant server is configured".to_owned()),
             custom: Err("no MCP server is configured".to_owned()),
+            untouched: false,
         }
     }
 
@@ -57,6 +60,19 @@ impl Stores {
         self
     }
 
+    /// For a dry run, which works on a copy of the state: stores on servers and in folders that the manifest names are read as ever,
+    /// and whatever would change them changes nothing.
+    #[must_use]
+    pub const fn untouched_outside(mut self, untouched: bool) -> Self {
+        self.untouched = untouched;
+        self
+    }
+
+    /// The store lies outside of the state, and is not to be changed.
+    fn stays(&self, store: &Store) -> bool {
+        self.untouched && (self.server(store).is_some() || (is_in_files(store) && store.path.is_some()))
+    }
+
     /// The server that the store is on, or why there is none; `None`: it is on no server.
     fn server(&self, store: &Store) -> Option<&Result<Arc<dyn Memory>, String>> {
         if is_on_postgres(store) {
@@ -76,6 +92,10 @@ impl Stores {
             Some(Err(_)) | None => &*self.database,
         }
     }
+}
+
+fn done<'a, T: Send + 'a>(value: T) -> Later<'a, Result<T, MemoryError>> {
+    Box::pin(std::future::ready(Ok(value)))
 }
 
 /// `backend: postgresql`, or `pgvector`, which must have the extension.
@@ -131,6 +151,9 @@ impl Memory for Stores {
         at: Timestamp,
         record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        if self.stays(store) {
+            return done(entries.into_iter().map(|entry| entry.id).collect());
+        }
         self.of(store).keep(store, place, entries, at, record)
     }
 
@@ -145,10 +168,19 @@ impl Memory for Stores {
         at: Timestamp,
         summary: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        if self.stays(store) {
+            return Box::pin(async move {
+                let count = self.of(store).count(store, place).await?;
+                Ok((count, count))
+            });
+        }
         self.of(store).compact(store, place, at, summary)
     }
 
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        if self.stays(store) {
+            return done(0);
+        }
         self.of(store).retain(store, at)
     }
 
@@ -159,6 +191,9 @@ impl Memory for Stores {
         whose: Whose,
         id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+        if self.stays(store) {
+            return done(None);
+        }
         self.of(store).remove(store, place, whose, id)
     }
 
@@ -172,6 +207,9 @@ impl Memory for Stores {
         model: &'a str,
         limit: usize,
     ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        if self.stays(store) {
+            return done(Vec::new()); // no vector would be kept
+        }
         self.of(store).lacking(store, model, limit)
     }
 
@@ -181,6 +219,9 @@ impl Memory for Stores {
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
     ) -> Later<'a, Result<(), MemoryError>> {
+        if self.stays(store) {
+            return done(());
+        }
         self.of(store).add_vectors(store, model, vectors)
     }
 

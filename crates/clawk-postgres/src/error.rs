@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     Conflict(String),
     /// An entry does not fit the store.
     Entry { index: usize, reason: String },
+    /// Nobody has made our tables yet.
+    Absent(String),
     /// Our tables were made by a later version, or hold what we can't read.
     Schema(String),
 }
@@ -64,7 +66,7 @@ impl Failure {
                 "another writer changed {what} at the same time: nothing was written; read it and store again"
             ),
             Self::Entry { reason, .. } => reason.clone(),
-            Self::Schema(why) => why.clone(),
+            Self::Schema(why) | Self::Absent(why) => why.clone(),
         }
     }
 
@@ -80,7 +82,11 @@ impl Failure {
                     code.starts_with("08") || code.starts_with("57P") || code == "25006"
                 }
             },
-            Self::Busy { .. } | Self::Conflict(_) | Self::Entry { .. } | Self::Schema(_) => false,
+            Self::Busy { .. }
+            | Self::Conflict(_)
+            | Self::Entry { .. }
+            | Self::Schema(_)
+            | Self::Absent(_) => false,
         }
     }
 
@@ -96,7 +102,8 @@ impl Failure {
             | Self::Late { .. }
             | Self::Database(_)
             | Self::Unknown(_)
-            | Self::Schema(_) => MemoryError::Backend(text),
+            | Self::Schema(_)
+            | Self::Absent(_) => MemoryError::Backend(text),
         }
     }
 }

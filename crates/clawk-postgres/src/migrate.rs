@@ -7,7 +7,7 @@ use crate::error::Failure;
 const LOCK: i64 = 0x0063_6c61_776b;
 
 /// Each step once, in order; a step that was released is never changed.
-const STEPS: [&str; 4] = [MEMORY, STATE, SEALED, HOSTS];
+const STEPS: [&str; 5] = [MEMORY, STATE, SEALED, HOSTS, SEALS];
 
 /// Memory: parts, entries with their words, vectors, and what compaction set aside.
 const MEMORY: &str = "
@@ -122,6 +122,11 @@ CREATE INDEX reserved_purse ON reserved (purse);
 CREATE INDEX reserved_session ON reserved (session);
 ";
 
+/// Encrypted stores of a state, with the references of their keys. `previous`: until what lies elsewhere is sealed with the new key, too.
+const SEALS: &str = "
+CREATE TABLE seals (store text PRIMARY KEY, reference text NOT NULL, previous text, proof bytea NOT NULL);
+";
+
 /// What the server can do beyond plain SQL.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Extension {
@@ -160,7 +165,7 @@ pub(crate) async fn check(session: &Session, schema: &str) -> Result<(), Failure
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'journal')";
     let there: bool = session.value(sql, &[&schema]).await?;
     if !there {
-        return Err(Failure::Schema(format!(
+        return Err(Failure::Absent(format!(
             "there is no agent's state in the schema `{schema}` of this database"
         )));
     }

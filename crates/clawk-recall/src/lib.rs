@@ -10,6 +10,7 @@ pub mod compact;
 pub mod entry;
 pub mod fuse;
 pub mod index;
+pub mod keys;
 pub mod packed;
 mod pieces;
 pub mod seal;

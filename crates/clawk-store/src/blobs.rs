@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clawk_proto::Digest;
 
-use crate::seal::Seals;
+use clawk_recall::keys::Seals;
 
 /// Up to so many bytes, content lies in its event's row.
 pub(crate) const INLINE_BYTES: usize = 16 * 1024;

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use clawk_recall::keys::Keys;
+
 use crate::answers::Answers;
 use crate::append::Tips;
 use crate::blobs::Blobs;
@@ -16,7 +18,7 @@ use crate::journal::SqliteJournal;
 use crate::memory::SqliteMemory;
 use crate::queue::{Bounds, Queue};
 use crate::reader::Readers;
-use crate::seal::{self, Keys};
+use crate::seal;
 use crate::writer::{Counters, Writer, limit_size};
 use crate::{check, schema};
 

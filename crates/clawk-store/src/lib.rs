@@ -33,6 +33,7 @@ mod seal;
 mod writer;
 
 pub use audit::{AuditDb, AuditRow};
+pub use clawk_recall::keys::{Find, Keys, References};
 pub use contents::{Contents, Lost};
 pub use dir::{Durability, Options, StateDir, Stats};
 pub use erase::{Erase, Erased, REDACTED, redacted};
@@ -45,4 +46,4 @@ pub use memory::{
 };
 pub use reader::{Filter, Reader, StoredEvent};
 pub use schema::schema_version;
-pub use seal::{Find, Keys, References, find_keys_by};
+pub use seal::find_keys_by;

@@ -8,12 +8,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clawk_kernel::moved::{
-    CONTENTS, Cell, EVENTS, MEMORY, PAGE, Row, SESSIONS, Sum, TABLES, Table, Tally, VECTORS,
+    CONTENTS, Carrier, Cell, EVENTS, MEMORY, PAGE, Row, SESSIONS, Sum, TABLES, Table, Tally, VECTORS,
 };
 use clawk_proto::Digest;
 use clawk_recall::entry::Mark;
+use clawk_recall::keys::{Keys, named};
+use clawk_recall::seal::is_sealed_text;
 use clawk_recall::words;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
@@ -101,13 +104,16 @@ pub struct Source {
     offset: i64,
     table: &'static str,
     tally: Tally,
+    /// Opens what is encrypted.
+    carrier: Carrier,
+    keys: Option<Keys>,
 }
 
 impl Source {
     /// Takes the directory. One that was moved to `target` before is read again: that move may have been cut off.
     ///
     /// # Errors
-    /// It is served, was moved elsewhere, holds encrypted stores, or can't be read.
+    /// It is served, was moved elsewhere, the key of its encrypted stores is missing or wrong, or it can't be read.
     pub fn open(dir: &Path, target: &str) -> Result<Self, StateError> {
         let owner = match moved_to(dir)? {
             Some(to) if to == target => None,
@@ -120,15 +126,33 @@ impl Source {
             None => Some(StateDir::open(dir, Options::default())?),
         };
         let reader = Reader::open(dir)?;
-        if reader.key_references()?.is_some() {
-            return Err(StateError::Sealed {
-                path: dir.to_owned(),
-                stores: "of this agent".to_owned(),
-                why: "a move of encrypted stores is not supported: copy the directory while the agent is stopped".to_owned(),
-            });
+        let sealed = |why: &str| StateError::Sealed {
+            path: dir.to_owned(),
+            stores: named(reader.seals().stores().iter().cloned()),
+            why: why.to_owned(),
+        };
+        if let Some(why) = reader.lacks_key() {
+            return Err(sealed(why));
         }
+        let keys = match (reader.key_references()?, reader.vault()) {
+            (Some(references), Some(vault)) => {
+                if references.previous.is_some() {
+                    return Err(sealed(
+                        "a change of the key is not finished: run `clawk memory rekey` again",
+                    ));
+                }
+                Some(Keys {
+                    vault: vault.clone(),
+                    reference: references.current,
+                    stores: reader.seals().stores().clone(),
+                })
+            }
+            (_, _) => None,
+        };
         Ok(Self {
             dir: dir.to_owned(),
+            carrier: Carrier::new(reader.seals().clone(), place, Cell::Null),
+            keys,
             reader,
             owner,
             digests: None,
@@ -146,7 +170,7 @@ impl Source {
         if self.table != table.name {
             (self.table, self.offset, self.digests) = (table.name, 0, None);
         }
-        let rows = if table.name == CONTENTS {
+        let mut rows = if table.name == CONTENTS {
             self.contents()?
         } else {
             let rows = self
@@ -159,8 +183,16 @@ impl Source {
             };
             rows
         };
+        let opened = self.carrier.open(table, &mut rows);
+        opened.map_err(|why| StateError::io("can't move", &self.dir)(io::Error::other(why)))?;
         self.tally.add(table, &rows);
         Ok(rows)
+    }
+
+    /// The key of its encrypted stores, for the target; `None`: nothing is encrypted.
+    #[must_use]
+    pub fn keys(&self) -> Option<Keys> {
+        self.keys.clone()
     }
 
     fn contents(&mut self) -> Result<Vec<Row>, StateError> {
@@ -288,6 +320,11 @@ fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<V
     Ok(found)
 }
 
+/// For what an entry is sealed, as the statements of the writer have it.
+fn place(part: i64, id: &str) -> String {
+    format!("{part}/{id}")
+}
+
 fn unknown_mark() -> String {
     let mark = Mark {
         untrusted: true,
@@ -306,6 +343,8 @@ pub struct Target {
     connection: Option<Connection>,
     blobs: Blobs,
     answers: i64,
+    /// Seals what was sealed in the source.
+    carrier: Carrier,
 }
 
 struct Put<'a>(&'a Cell);
@@ -322,11 +361,11 @@ impl ToSql for Put<'_> {
 }
 
 impl Target {
-    /// Begins a state directory, which must not be there, or be empty.
+    /// Begins a state directory, which must not be there, or be empty. `keys`: of its encrypted stores.
     ///
     /// # Errors
     /// It holds something, or can't be made.
-    pub fn begin(dir: &Path) -> Result<Self, StateError> {
+    pub fn begin(dir: &Path, keys: Option<Keys>) -> Result<Self, StateError> {
         let fault = |path: &Path, why: &str| {
             StateError::io("can't move a state to", path)(io::Error::other(why.to_owned()))
         };
@@ -359,12 +398,22 @@ impl Target {
                 "BEGIN IMMEDIATE; CREATE INDEX moving_digest ON events(content_digest) WHERE content_digest IS NOT NULL;",
             )
             .map_err(StateError::database(&database))?;
+        let reference = keys.as_ref().map(|keys| keys.reference.clone());
+        let carrier = Carrier::of_target(keys, place, Cell::Null);
+        let proofs = carrier.proofs().map_err(|why| fault(dir, &why))?;
+        for (store, proof) in proofs {
+            let sql = "INSERT INTO seals (store, reference, proof) VALUES (?1, ?2, ?3)";
+            connection
+                .execute(sql, (&store, &reference, &proof))
+                .map_err(StateError::database(&database))?;
+        }
         Ok(Self {
             dir: dir.to_owned(),
-            blobs: Blobs::new(&part),
+            blobs: Blobs::new(&part).sealed_by(Arc::new(carrier.seals().clone())),
             part,
             connection: Some(connection),
             answers: 0,
+            carrier,
         })
     }
 
@@ -378,13 +427,18 @@ impl Target {
     ///
     /// # Errors
     /// The disk is full, or a row does not fit.
-    pub fn rows(&mut self, table: &'static Table, rows: &[Row]) -> Result<(), StateError> {
+    pub fn rows(&mut self, table: &'static Table, mut rows: Vec<Row>) -> Result<(), StateError> {
         let database = self.part.join("state.db");
+        // Files are sealed as they are written.
+        if table.name != CONTENTS {
+            let closed = self.carrier.close(table, &mut rows);
+            closed.map_err(|why| StateError::io("can't write", &database)(io::Error::other(why)))?;
+        }
         let Some(connection) = &self.connection else {
             return Ok(());
         };
         if table.name == CONTENTS {
-            for row in rows {
+            for row in &rows {
                 let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_slice() else {
                     continue;
                 };
@@ -394,14 +448,21 @@ impl Target {
                         .write(digest, bytes, false)
                         .map_err(StateError::io("can't write a content below", &self.part))?;
                 } else {
+                    let sealed = match exact {
+                        Ok(digest) => self.carrier.seals().closed(digest, bytes),
+                        Err(_) => Ok(None), // silent-ok: no event refers to it
+                    };
+                    let sealed = sealed.map_err(|error| {
+                        StateError::io("can't encrypt a content below", &self.part)(io::Error::other(error))
+                    })?;
                     connection
                         .prepare_cached("UPDATE events SET content = ?2 WHERE content_digest = ?1")
-                        .and_then(|mut update| update.execute((digest, bytes)))
+                        .and_then(|mut update| update.execute((digest, sealed.as_ref().unwrap_or(bytes))))
                         .map_err(StateError::database(&database))?;
                 }
             }
         } else {
-            write(connection, table, rows, &mut self.answers).map_err(StateError::database(&database))?;
+            write(connection, table, &rows, &mut self.answers).map_err(StateError::database(&database))?;
         }
         Ok(())
     }
@@ -557,6 +618,9 @@ fn index(connection: &Connection, cells: &[Cell]) -> rusqlite::Result<()> {
     else {
         return Ok(());
     };
+    if is_sealed_text(content) {
+        return Ok(()); // the words of encrypted entries are in memory alone
+    }
     let key = match key {
         Cell::Text(key) => Some(key.as_str()),
         _ => None,

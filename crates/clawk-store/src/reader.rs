@@ -12,6 +12,7 @@ use clawk_kernel::ports::{Content, OpenMessage, Recorded, Scan, SessionRow};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, MessageId, SessionId};
+use clawk_recall::keys::Seals;
 use clawk_recall::seal::Vault;
 use clawk_trace::chain::digest_of;
 use clawk_trace::event::RawEvent;
@@ -156,6 +157,11 @@ impl Reader {
     #[must_use]
     pub fn lacks_key(&self) -> Option<&str> {
         self.blobs.seals().lacks()
+    }
+
+    /// The same, with the names of the encrypted stores.
+    pub(crate) fn seals(&self) -> &Seals {
+        self.blobs.seals()
     }
 
     /// The state directory.

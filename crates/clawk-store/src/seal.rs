@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use clawk_kernel::ports::JournalError;
-use clawk_proto::Digest;
-use clawk_recall::seal::{Key, SealError, Vault, is_sealed, is_sealed_text};
+use clawk_recall::keys::{self, Fault, Find, Keys, Known, PROOF, References, Seals, named};
+use clawk_recall::seal::{Vault, is_sealed, is_sealed_text};
 use clawk_trace::chain::digest_of;
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{Value, ValueRef};
@@ -21,102 +21,17 @@ use crate::error::StateError;
 use crate::queue::Work;
 use crate::reader::Reader;
 
-/// What a proof says.
-const PROOF: &[u8] = b"clawk";
-
 /// Rows that one commit of the pass seals anew.
 const AT_ONCE: i64 = 500;
 
 /// A name of `marks`: not everything is sealed with the key that `seals` names.
 const UNFINISHED: &str = "sealing";
 
-/// Finds the key that a reference names; for whoever opens a state directory without its configuration.
-pub type Find = fn(reference: &str) -> Result<Key, String>;
-
 static FIND: OnceLock<Find> = OnceLock::new();
 
 /// Says how a key is found by its reference, once for the whole program.
 pub fn find_keys_by(find: Find) {
     let _ = FIND.set(find); // silent-ok: the first word counts
-}
-
-/// The key of a state directory, and for what.
-#[derive(Debug, Clone)]
-pub struct Keys {
-    /// Seals and opens.
-    pub vault: Vault,
-    /// The reference of the key that seals: written down, so that a verb can ask for it.
-    pub reference: String,
-    /// The encrypted stores, on whichever back end.
-    pub stores: BTreeSet<String>,
-}
-
-/// What opens and seals in an open state directory.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Seals {
-    vault: Option<Vault>,
-    /// Why there is no vault though something is sealed.
-    why: String,
-    stores: BTreeSet<String>,
-}
-
-impl Seals {
-    pub(crate) const fn vault(&self) -> Option<&Vault> {
-        self.vault.as_ref()
-    }
-
-    /// Why what is sealed can't be opened.
-    pub(crate) fn lacks(&self) -> Option<&str> {
-        (self.vault.is_none() && !self.why.is_empty()).then_some(self.why.as_str())
-    }
-
-    /// This store is encrypted.
-    pub(crate) fn holds(&self, store: &str) -> bool {
-        self.stores.contains(store)
-    }
-
-    fn known(&self) -> Result<&Vault, Fault> {
-        let missing = || Fault(format!("it is encrypted, and {}", self.why));
-        self.vault.as_ref().ok_or_else(missing)
-    }
-
-    /// Content as it is stored: sealed, where anything is.
-    pub(crate) fn closed(&self, digest: Digest, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
-        let vault = self.vault.as_ref();
-        vault.map(|vault| vault.seal(&place(digest), bytes)).transpose()
-    }
-
-    /// Stored content as it was.
-    pub(crate) fn opened(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Fault> {
-        // What somebody said may look sealed.
-        if !is_sealed(&bytes) || digest_of(&bytes) == digest {
-            return Ok(bytes);
-        }
-        let opened = self.known()?.open(&place(digest), &bytes)?;
-        Ok(opened.unwrap_or(bytes))
-    }
-}
-
-fn place(digest: Digest) -> String {
-    format!("content/{}", digest.to_hex())
-}
-
-/// Why something can't be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Fault(String);
-
-impl From<SealError> for Fault {
-    fn from(error: SealError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-/// One line of `seals`.
-struct Known {
-    store: String,
-    reference: String,
-    proof: Vec<u8>,
 }
 
 fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
@@ -138,50 +53,21 @@ fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
 }
 
 fn refused(path: &Path, stores: impl IntoIterator<Item = String>, why: &str) -> StateError {
-    let stores: Vec<String> = stores.into_iter().map(|name| format!("`{name}`")).collect();
     StateError::Sealed {
         path: path.to_owned(),
-        stores: stores.join(", "),
+        stores: named(stores),
         why: why.to_owned(),
     }
 }
 
 fn found(reference: &str) -> Result<Vault, String> {
-    let missing = || format!("its key is not given: `[memory] encryption_key = \"{reference}\"`");
-    let find = FIND.get().ok_or_else(missing)?;
-    find(reference)
-        .map(Vault::new)
-        .map_err(|error| format!("its key is missing: {error}"))
-}
-
-fn proves(vault: &Vault, known: &Known) -> Result<(), String> {
-    let opened = vault.open(&format!("store/{}", known.store), &known.proof);
-    match opened {
-        Ok(Some(proof)) if proof == PROOF => Ok(()),
-        Ok(_) | Err(_) => Err(format!(
-            "the key of `{}` is not the one that it was encrypted with",
-            known.reference
-        )),
-    }
+    keys::found(FIND.get().copied(), reference)
 }
 
 /// For a reader: without the key, everything that is not sealed can be read.
 pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<Seals>, StateError> {
     let known = known(connection).map_err(StateError::database(path))?;
-    let mut seals = Seals {
-        stores: known.iter().map(|known| known.store.clone()).collect(),
-        ..Seals::default()
-    };
-    if let Some(first) = known.first() {
-        let vault = found(&first.reference).and_then(|vault| {
-            known.iter().try_for_each(|known| proves(&vault, known))?;
-            Ok(vault)
-        });
-        match vault {
-            Ok(vault) => seals.vault = Some(vault),
-            Err(why) => seals.why = why,
-        }
-    }
+    let seals = Seals::of_reader(&known, FIND.get().copied());
     let seals = Arc::new(seals);
     teach(connection, &seals).map_err(StateError::database(path))?;
     Ok(seals)
@@ -211,14 +97,12 @@ pub(crate) fn settle(
         }
     };
     for known in &known {
-        proves(&keys.vault, known).map_err(|why| refused(path, [known.store.clone()], &why))?;
+        known
+            .is_proved_by(&keys.vault)
+            .map_err(|why| refused(path, [known.store.clone()], &why))?;
     }
     let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
-    let seals = Arc::new(Seals {
-        vault: Some(keys.vault.clone()),
-        why: String::new(),
-        stores: all.clone(),
-    });
+    let seals = Arc::new(Seals::new(keys.vault.clone(), all.clone()));
     teach(connection, &seals).map_err(database())?;
     let unfinished: bool = connection
         .prepare("SELECT 1 FROM marks WHERE name = ?1")
@@ -257,15 +141,6 @@ impl From<rusqlite::Error> for PassError {
             other => Self::Database(other),
         }
     }
-}
-
-/// The references of a state directory's keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct References {
-    /// Of the key that seals.
-    pub current: String,
-    /// Of the key before, until what lies elsewhere is sealed with the current one as well.
-    pub previous: Option<String>,
 }
 
 impl Reader {

@@ -100,6 +100,8 @@ pub(crate) struct Blueprint {
     launcher: Arc<OnceLock<Launcher>>,
     /// The manifest's channels, once they are connected.
     connected: Arc<Mutex<Option<clawk_channels::Channels>>>,
+    /// It is tried: stores that lie outside of its state are read and not changed.
+    dry: bool,
 }
 
 impl Blueprint {
@@ -202,6 +204,7 @@ impl Blueprint {
             audit_writable: Arc::new(AtomicBool::new(true)),
             launcher: Arc::default(),
             connected: Arc::default(),
+            dry: false,
         })
     }
 
@@ -270,23 +273,24 @@ impl Blueprint {
     /// # Errors
     /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
     pub(crate) async fn open_state(&self, dir: &Path, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
-        let agent = &self.manifest.metadata.name;
-        let (named, noted) = (self.server(flag)?, Server::of(dir)?);
         // A swarm's runs lie in the memory of one host: the others stand by.
         let beside = match (waits, &self.manifest.swarm) {
             (false, _) => Beside::Refused,
             (true, Some(_)) => Beside::Waits,
             (true, None) => Beside::Shares,
         };
-        if named.is_some() || noted.is_some() {
-            self.refuse_encrypted()?;
-        }
-        if let Some(server) = named {
+        self.open_beside(dir, flag, beside).await
+    }
+
+    /// The same, with what happens where other hosts serve it.
+    async fn open_beside(&self, dir: &Path, flag: Option<&Path>, beside: Beside) -> Result<StateDir> {
+        let agent = &self.manifest.metadata.name;
+        let (named, noted) = (self.server(flag)?, Server::of(dir)?);
+        if let Some(server) = &named {
             server.note(dir)?;
-            return kept::serve(dir, &server, agent, beside).await;
         }
-        if let Some(server) = noted {
-            return kept::serve(dir, &server, agent, beside).await;
+        if let Some(server) = named.or(noted) {
+            return kept::serve(dir, &server, (agent, self.keys()?), beside).await;
         }
         let durability = match self.config.settings.durability {
             Durability::Durable => crate::state::kept::Durability::Durable,

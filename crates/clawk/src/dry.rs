@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use report::{Approved, Recorder, Report};
-pub(crate) use state::copy as copy_state;
+pub(crate) use state::{copy as copy_state, copy_server};
 
 /// What was predicted so far, by the call's id. Clones share it.
 #[derive(Debug, Clone, Default)]

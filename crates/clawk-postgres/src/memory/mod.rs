@@ -16,9 +16,10 @@ mod undo;
 mod vectors;
 
 pub(crate) use rows::folded;
+pub(crate) use spec::place_of;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
 use clawk_kernel::time::Timestamp;
@@ -47,6 +48,8 @@ pub struct PgMemory {
     vault: Option<Arc<Vault>>,
     /// Stores whose key was compared with their proof, or that were seen not to be encrypted.
     proved: Arc<Mutex<BTreeSet<String>>>,
+    /// Encrypted stores in which everything is sealed: what is not was put there by somebody else.
+    sealed: Arc<std::sync::Mutex<BTreeSet<String>>>,
     /// The state's own stores: what would lie in a state directory lies here, and only the lease's holder writes.
     state: Option<License>,
 }
@@ -62,6 +65,7 @@ impl PgMemory {
             words: Arc::default(),
             vault: None,
             proved: Arc::default(),
+            sealed: Arc::default(),
             state: None,
         }
     }
@@ -81,9 +85,11 @@ impl PgMemory {
     }
 
     fn spec<'a>(&'a self, store: &'a Store) -> Spec<'a> {
+        let sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
         Spec {
             store,
             vault: self.vault.as_deref(),
+            whole: sealed.contains(&store.name),
         }
     }
 
@@ -114,6 +120,10 @@ impl PgMemory {
             },
             None => false,
         };
+        if found.is_some() {
+            let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+            sealed.insert(store.name.clone());
+        }
         if !current && mode == Mode::Write {
             for id in parts::all(tx, agent, &store.name).await? {
                 parts::lock(tx, id).await?;
@@ -135,14 +145,15 @@ impl PgMemory {
     /// # Errors
     /// The server is away or refuses, or a value opens with neither key: nothing was changed.
     pub async fn seal_anew(&self, store: &Store) -> Result<(), MemoryError> {
-        let work = async {
-            let tx = self.begin(store, Mode::Write).await?;
-            tx.end(Ok(())).await
-        };
-        self.database
-            .within(work)
+        self.sealed_anew(store)
             .await
             .map_err(|failure| failure.of_memory(true))
+    }
+
+    /// Each statement has its deadline; a large store takes as long as it takes.
+    pub(crate) async fn sealed_anew(&self, store: &Store) -> Result<(), Failure> {
+        let tx = self.begin(store, Mode::Write).await?;
+        tx.end(Ok(())).await
     }
 
     /// Brings back what compaction set aside of a place: one entry or what a summary stands for, or everything. Returns how many

@@ -74,9 +74,18 @@ impl Search<'_> {
             .map(|row| hit(self.store, row))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Found {
-            hits: hits.into_iter().filter(|hit| self.counts(hit)).collect(),
+            hits: hits
+                .into_iter()
+                .filter(|hit| self.counts(hit) && self.is_named(query, hit))
+                .collect(),
             ..Found::default()
         })
+    }
+
+    /// The server finds an encrypted entry by what stands for its key; the key itself, which is sealed, decides.
+    fn is_named(&self, query: &StoreQuery, hit: &Hit) -> bool {
+        let StoreQuery::Key(key) = query else { return true };
+        !self.store.encryption || hit.entry.key.as_ref() == Some(key) || hit.entry.id == *key
     }
 
     /// Two conversations may share a number: the name decides.

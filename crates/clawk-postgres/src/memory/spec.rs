@@ -15,6 +15,8 @@ use crate::error::Failure;
 pub(super) struct Spec<'a> {
     pub(super) store: &'a Store,
     pub(super) vault: Option<&'a Vault>,
+    /// Everything in it is sealed already.
+    pub(super) whole: bool,
 }
 
 impl Deref for Spec<'_> {
@@ -57,7 +59,9 @@ impl Spec<'_> {
 
     /// The bundle of an entry, sealed.
     pub(super) fn sealed(&self, part: i64, id: &str, bundle: &str) -> Result<String, Failure> {
-        self.vault()?.seal_text(&row(part, id), bundle).map_err(failed)
+        self.vault()?
+            .seal_text(&place_of(part, id), bundle)
+            .map_err(failed)
     }
 
     pub(super) fn sealed_vector(&self, n: i64, packed: &[u8]) -> Result<Vec<u8>, Failure> {
@@ -84,9 +88,15 @@ impl Spec<'_> {
 
     fn bundle(&self, part: i64, id: &str, content: &str) -> Result<Option<Bundle>, Failure> {
         if !is_sealed_text(content) {
+            if self.whole {
+                return Err(failed("it can be read, so it was not put there by clawk"));
+            }
             return Ok(None);
         }
-        let opened = self.vault()?.open_text(&row(part, id), content).map_err(failed)?;
+        let opened = self
+            .vault()?
+            .open_text(&place_of(part, id), content)
+            .map_err(failed)?;
         serde_json::from_str(&opened.unwrap_or_default())
             .map(Some)
             .map_err(failed)
@@ -137,7 +147,8 @@ impl Spec<'_> {
     }
 }
 
-fn row(part: i64, id: &str) -> String {
+/// For what an entry is sealed.
+pub(crate) fn place_of(part: i64, id: &str) -> String {
     format!("row/{part}/{id}")
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, Entry};
 use clawk_kernel::purse::Amount;
 use clawk_proto::{Digest, SessionId};
+use clawk_recall::keys::Seals;
 use clawk_trace::{Chain, Draft, Scratch};
 
 use super::boxes;
@@ -39,7 +40,12 @@ struct Columns<'a> {
 }
 
 /// Links and inserts the batches behind `last_row`; the new last row.
-pub(super) async fn append(session: &Session, last_row: i64, batches: &[&Batch]) -> Result<i64, Failure> {
+pub(super) async fn append(
+    session: &Session,
+    seals: &Seals,
+    last_row: i64,
+    batches: &[&Batch],
+) -> Result<i64, Failure> {
     let entries: Vec<&Entry> = batches.iter().flat_map(|batch| &batch.entries).collect();
     let mut row = last_row;
     if !entries.is_empty() {
@@ -57,7 +63,7 @@ pub(super) async fn append(session: &Session, last_row: i64, batches: &[&Batch])
             }
         }
         insert(session, &columns).await?;
-        contents(session, &entries).await?;
+        contents(session, seals, &entries).await?;
         save(session, &tips).await?;
         self::answers(session, answers).await?;
     }
@@ -170,8 +176,8 @@ async fn insert(session: &Session, columns: &Columns<'_>) -> Result<(), Failure>
     Ok(())
 }
 
-/// What the events refer to; the same bytes are kept once.
-async fn contents(session: &Session, entries: &[&Entry]) -> Result<(), Failure> {
+/// What the events refer to, sealed where anything is; the same bytes are kept once.
+async fn contents(session: &Session, seals: &Seals, entries: &[&Entry]) -> Result<(), Failure> {
     let all: BTreeMap<Digest, &[u8]> = entries
         .iter()
         .filter_map(|entry| entry.content.as_ref())
@@ -181,7 +187,13 @@ async fn contents(session: &Session, entries: &[&Entry]) -> Result<(), Failure> 
         return Ok(());
     }
     let digests: Vec<&[u8]> = all.keys().map(|digest| digest.0.as_slice()).collect();
-    let bytes: Vec<&[u8]> = all.values().copied().collect();
+    let sealed = all.iter().map(|(digest, bytes)| seals.closed(*digest, bytes));
+    let sealed = sealed.collect::<Result<Vec<_>, _>>();
+    let sealed = sealed.map_err(|error| Failure::Schema(error.to_string()))?;
+    let stored = all.values().zip(&sealed);
+    let bytes: Vec<&[u8]> = stored
+        .map(|(bytes, sealed)| sealed.as_deref().unwrap_or(bytes))
+        .collect();
     let sql = "INSERT INTO contents (digest, bytes) SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING";
     session.run(sql, &[&digests, &bytes]).await?;
     Ok(())

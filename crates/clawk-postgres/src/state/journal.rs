@@ -62,7 +62,8 @@ impl Journal for PgJournal {
     }
 
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
-        Box::pin(self.read(async move |session| read::scan(session, &scan).await))
+        let seals = Arc::clone(&self.inner.seals);
+        Box::pin(self.read(async move |session| read::scan(session, &seals, &scan).await))
     }
 
     fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
@@ -70,11 +71,13 @@ impl Journal for PgJournal {
     }
 
     fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
-        Box::pin(self.read(async move |session| read::answer_to(session, key).await))
+        let seals = Arc::clone(&self.inner.seals);
+        Box::pin(self.read(async move |session| read::answer_to(session, &seals, key).await))
     }
 
     fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
-        Box::pin(self.read(async move |session| read::content(session, digest).await))
+        let seals = Arc::clone(&self.inner.seals);
+        Box::pin(self.read(async move |session| read::content(session, &seals, digest).await))
     }
 
     fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {

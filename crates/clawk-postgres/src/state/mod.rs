@@ -16,6 +16,7 @@ pub mod moving;
 mod queue;
 mod read;
 mod row;
+mod seal;
 mod shared;
 mod terms;
 mod writer;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clawk_kernel::ports::JournalError;
+use clawk_recall::keys::{Find, Keys, Seals};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -79,6 +81,10 @@ pub struct Serving {
     pub queue_entries: usize,
     /// Bytes that may wait.
     pub queue_bytes: usize,
+    /// The key of encrypted stores, as the agent's configuration gives it.
+    pub keys: Option<Keys>,
+    /// Finds the key of a state whose configuration gives none.
+    pub find: Option<Find>,
 }
 
 impl Serving {
@@ -93,6 +99,8 @@ impl Serving {
             sharing: Sharing::Alone,
             queue_entries: 65_536,
             queue_bytes: 64 * 1024 * 1024,
+            keys: None,
+            find: None,
         }
     }
 }
@@ -112,6 +120,17 @@ pub enum PgStateError {
         /// Where to.
         to: String,
     },
+    /// Stores in it are encrypted, and the key is missing or wrong.
+    #[error("the stores {stores} are encrypted, and {why}; nothing was started")]
+    Sealed {
+        /// Their names.
+        stores: String,
+        /// What is wrong with the key.
+        why: String,
+    },
+    /// Nobody has served it yet.
+    #[error("{0}")]
+    Absent(String),
     /// It does not hold what it should.
     #[error("{0}")]
     Broken(String),
@@ -122,7 +141,10 @@ pub enum PgStateError {
 
 impl From<Failure> for PgStateError {
     fn from(failure: Failure) -> Self {
-        Self::Database(failure.text())
+        match failure {
+            Failure::Absent(why) => Self::Absent(why),
+            failure => Self::Database(failure.text()),
+        }
     }
 }
 
@@ -152,16 +174,20 @@ struct Inner {
     lease: Arc<Lease>,
     /// A run of the agent has begun.
     begun: AtomicBool,
+    /// What opens and seals.
+    seals: Arc<Seals>,
     over: CancellationToken,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl PgState {
-    /// Takes the lease, makes or migrates the tables, and verifies what is new in every chain. `patience`: how long another host's
+    /// Takes the lease, makes or migrates the tables, and verifies what is new in every chain. What is not sealed with the key yet is
+    /// sealed before this returns, while no other host serves the state. `patience`: how long another host's
     /// lease is waited for; `None`: for ever. The tasks of the state run where this is called.
     ///
     /// # Errors
-    /// Another host holds the lease for longer, the state was moved, a chain is broken, or the server is away.
+    /// Another host holds the lease for longer, the state was moved, a chain is broken, the key of encrypted stores is missing or
+    /// wrong, or the server is away.
     pub async fn open(
         database: Database,
         serving: Serving,
@@ -174,6 +200,10 @@ impl PgState {
                 MIN_LEASE.as_millis(),
                 MAX_LEASE.as_millis()
             )));
+        }
+        let first = seal::owned(&database, &serving).await?;
+        if first.due {
+            seal::everything(&database, &serving, &first).await?;
         }
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         let lease = loop {
@@ -189,12 +219,20 @@ impl PgState {
         };
         let over = CancellationToken::new();
         let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
-        if let Err(error) = check::verify_chains(&database).await {
-            over.cancel();
-            renewing.abort();
-            lease.release(&database).await;
-            return Err(error);
-        }
+        // While the lease was waited for, another host may have changed the key.
+        let settled = async {
+            check::verify_chains(&database).await?;
+            seal::settled(&database, &serving).await
+        };
+        let seals = match settled.await {
+            Ok(seals) => seals,
+            Err(error) => {
+                over.cancel();
+                renewing.abort();
+                lease.release(&database).await;
+                return Err(error);
+            }
+        };
         let queue = Arc::new(Queue::new(Bounds {
             entries: serving.queue_entries,
             bytes: serving.queue_bytes,
@@ -207,6 +245,7 @@ impl PgState {
             queue: Arc::clone(&queue),
             counters: Arc::clone(&counters),
             lease: Arc::clone(&lease),
+            seals: Arc::clone(&seals),
         };
         let tasks = std::sync::Mutex::new(vec![spawn(writer.run()), renewing]);
         Ok(Self {
@@ -216,6 +255,7 @@ impl PgState {
                 counters,
                 lease,
                 begun: AtomicBool::new(false),
+                seals,
                 over,
                 tasks,
             }),
@@ -237,7 +277,10 @@ impl PgState {
     /// A reader of the same database.
     #[must_use]
     pub fn reader(&self) -> PgReader {
-        PgReader::new(self.inner.database.clone())
+        PgReader {
+            seals: Arc::clone(&self.inner.seals),
+            ..PgReader::new(self.inner.database.clone())
+        }
     }
 
     /// Transactions of this host since the start, and events: of all hosts, where several serve.
@@ -294,6 +337,7 @@ impl PgState {
             return Ok(());
         }
         inner.lease.rejoin(&inner.database).await?;
+        seal::unchanged(&inner.database, &inner.seals).await?;
         inner.queue.accept();
         Ok(())
     }

@@ -6,15 +6,17 @@
 use std::collections::BTreeMap;
 
 use clawk_kernel::moved::{
-    CONTENTS, Cell, Kind, MEMORY, PAGE, Row, SESSIONS, Sum, TABLES, Table, Tally, VECTORS,
+    CONTENTS, Carrier, Cell, Kind, MEMORY, PAGE, Row, SESSIONS, Sum, TABLES, Table, Tally, VECTORS,
 };
+use clawk_recall::keys::{Keys, References, Seals, named};
+use clawk_recall::seal::{is_sealed, is_sealed_text};
 use clawk_recall::{packed, words};
 use tokio_postgres::types::ToSql;
 
-use super::PgStateError;
+use super::{PgReader, PgStateError};
 use crate::connect::Session;
 use crate::error::Failure;
-use crate::memory::folded;
+use crate::memory::{folded, place_of as place};
 use crate::pool::{Database, Mode, Transaction};
 
 /// Columns that the server numbers by itself, and that cross because others refer to them.
@@ -26,28 +28,44 @@ pub struct Export {
     tx: Transaction,
     table: &'static str,
     tally: Tally,
+    /// Opens what is encrypted.
+    carrier: Carrier,
+    keys: Option<Keys>,
+    /// Bytes that may still be read; `None`: all.
+    left: Option<u64>,
 }
 
 impl Export {
-    /// Begins to read. The caller makes sure that no host serves the state meanwhile.
+    /// Begins to read, with what the reader opens. For a move, the caller makes sure that no host serves the state meanwhile.
     ///
     /// # Errors
-    /// The server is away, the schema holds no state, or one with encrypted stores.
-    pub async fn begin(database: &Database) -> Result<Self, PgStateError> {
-        let tx = database.begin(Mode::Read).await?;
-        let sealed: bool = tx
-            .value("SELECT EXISTS (SELECT 1 FROM memory_seals)", &[])
-            .await?;
-        if sealed {
-            return Err(PgStateError::Broken(
-                "the state holds encrypted stores, whose move is not supported".to_owned(),
-            ));
-        }
+    /// The server is away, the schema holds no state, or the key of its encrypted stores is missing or wrong.
+    pub async fn begin(reader: &PgReader) -> Result<Self, PgStateError> {
+        let seals = reader.seals();
+        let keys = keys_of(seals, reader.key_references().await?)?;
         Ok(Self {
-            tx,
+            tx: reader.database.begin(Mode::Read).await?,
             table: "",
             tally: Tally::default(),
+            carrier: Carrier::new(seals.clone(), place, Cell::Text(String::new())),
+            keys,
+            left: None,
         })
+    }
+
+    /// The same, refused when more than so many bytes were read.
+    #[must_use]
+    pub fn at_most(self, bytes: u64) -> Self {
+        Self {
+            left: Some(bytes),
+            ..self
+        }
+    }
+
+    /// The key of its encrypted stores, for the target; `None`: nothing is encrypted.
+    #[must_use]
+    pub fn keys(&self) -> Option<Keys> {
+        self.keys.clone()
     }
 
     /// The next rows of a table; none at its end.
@@ -55,14 +73,25 @@ impl Export {
     /// # Errors
     /// The server is away.
     pub async fn page(&mut self, table: &'static Table) -> Result<Vec<Row>, PgStateError> {
-        let rows = self.next(table).await?;
+        let mut rows = self.next(table).await?;
+        if let Some(left) = self.left {
+            let rest = left.checked_sub(size(&rows));
+            let too_large = || PgStateError::Broken("the state is too large to be copied".to_owned());
+            self.left = Some(rest.ok_or_else(too_large)?);
+        }
+        self.carrier
+            .open(table, &mut rows)
+            .map_err(PgStateError::Broken)?;
         self.tally.add(table, &rows);
         Ok(rows)
     }
 
     async fn next(&mut self, table: &'static Table) -> Result<Vec<Row>, Failure> {
         if self.table != table.name {
-            let (names, name, order) = (table.names(), table.name, table.order);
+            let (mut names, name, order) = (table.names(), table.name, table.order);
+            if name == VECTORS {
+                names.push_str(", sealed");
+            }
             self.tx
                 .batch(&format!(
                     "DECLARE \"moving_{name}\" NO SCROLL CURSOR FOR SELECT {names} FROM {name} ORDER BY {order}"
@@ -88,6 +117,41 @@ impl Export {
     }
 }
 
+/// What a target needs of the keys.
+fn keys_of(seals: &Seals, references: Option<References>) -> Result<Option<Keys>, PgStateError> {
+    let refused = |why: &str| PgStateError::Sealed {
+        stores: named(seals.stores().iter().cloned()),
+        why: why.to_owned(),
+    };
+    match (references, seals.vault()) {
+        (
+            Some(References {
+                previous: Some(_), ..
+            }),
+            _,
+        ) => Err(refused(
+            "a change of the key is not finished: run `clawk memory rekey` again",
+        )),
+        (Some(references), Some(vault)) => Ok(Some(Keys {
+            vault: vault.clone(),
+            reference: references.current,
+            stores: seals.stores().clone(),
+        })),
+        (Some(_), None) => Err(refused(seals.lacks().unwrap_or("its key is not given"))),
+        (None, _) => Ok(None),
+    }
+}
+
+fn size(rows: &[Row]) -> u64 {
+    let cell = |cell: &Cell| match cell {
+        Cell::Null | Cell::Int(_) => 8,
+        Cell::Text(text) => text.len(),
+        Cell::Bytes(bytes) => bytes.len(),
+    };
+    let all: usize = rows.iter().flatten().map(cell).sum();
+    u64::try_from(all).unwrap_or(u64::MAX)
+}
+
 fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<Row, Failure> {
     let mut cells = Row::with_capacity(table.columns.len());
     for (at, (_, kind)) in table.columns.iter().enumerate() {
@@ -98,9 +162,11 @@ fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<Row, Failure> {
                 .map(|flag| Cell::Int(flag.into())),
             Kind::Text => row.try_get::<_, Option<String>>(at)?.map(Cell::Text),
             Kind::Said => super::row::maybe_text(row, at)?.map(Cell::Text),
-            Kind::Bytes if table.name == VECTORS => row
-                .try_get::<_, Option<Vec<f32>>>(at)?
-                .map(|vector| Cell::Bytes(packed::pack(&vector))),
+            Kind::Bytes if table.name == VECTORS => {
+                let vector = row.try_get::<_, Option<Vec<f32>>>(at)?;
+                let packed = vector.map(|vector| packed::pack(&vector));
+                packed.or(row.try_get(table.columns.len())?).map(Cell::Bytes)
+            }
             Kind::Bytes => row.try_get::<_, Option<Vec<u8>>>(at)?.map(Cell::Bytes),
         };
         cells.push(cell.unwrap_or(Cell::Null));
@@ -112,6 +178,8 @@ fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<Row, Failure> {
 #[derive(Debug)]
 pub struct Import {
     tx: Transaction,
+    /// Seals what was sealed in the source.
+    carrier: Carrier,
 }
 
 /// One column of several rows, as the server takes it.
@@ -166,11 +234,13 @@ impl Column {
 }
 
 impl Import {
-    /// Begins a state of this agent. The schema is made when it is missing, and must hold no state.
+    /// Begins a state of this agent. The schema is made when it is missing, and must hold no state. `keys`: of its encrypted stores.
     ///
     /// # Errors
     /// It holds one, a host serves it, or the server is away.
-    pub async fn begin(database: &Database, agent: &str) -> Result<Self, PgStateError> {
+    pub async fn begin(database: &Database, agent: &str, keys: Option<Keys>) -> Result<Self, PgStateError> {
+        let reference = keys.as_ref().map(|keys| keys.reference.clone());
+        let carrier = Carrier::of_target(keys, place, Cell::Text(String::new()));
         let tx = database.begin(Mode::Write).await?;
         // Whoever starts an agent here waits for this row.
         let sql = "SELECT last_row, agent IS NOT NULL OR moved IS NOT NULL OR EXISTS (SELECT 1 FROM memory_parts) \
@@ -190,18 +260,25 @@ impl Import {
             .await?;
         // A new schema may have marks of its own making.
         tx.batch("DELETE FROM marks").await.map_err(Failure::from)?;
-        Ok(Self { tx })
+        for (store, proof) in carrier.proofs().map_err(PgStateError::Broken)? {
+            let sql = "INSERT INTO seals (store, reference, proof) VALUES ($1, $2, $3)";
+            tx.run(sql, &[&store, &reference, &proof]).await?;
+        }
+        Ok(Self { tx, carrier })
     }
 
     /// Takes rows of a table.
     ///
     /// # Errors
     /// The server is away, or a row does not fit.
-    pub async fn rows(&mut self, table: &'static Table, rows: &[Row]) -> Result<(), PgStateError> {
+    pub async fn rows(&mut self, table: &'static Table, mut rows: Vec<Row>) -> Result<(), PgStateError> {
         if !rows.is_empty() {
+            self.carrier
+                .close(table, &mut rows)
+                .map_err(PgStateError::Broken)?;
             match table.name {
-                VECTORS => vectors(&self.tx, rows).await?,
-                _ => insert(&self.tx, table, rows).await?,
+                VECTORS => vectors(&self.tx, &rows).await?,
+                _ => insert(&self.tx, table, &rows).await?,
             }
         }
         Ok(())
@@ -245,6 +322,13 @@ impl Import {
                  coalesce(greatest((SELECT max({column}) FROM {table}){also}), 0) + 1, false)"
             ))
             .await?;
+        }
+        let carried = self.carrier.carried();
+        for (store, proof) in self.carrier.proofs().map_err(Failure::Schema)? {
+            if carried.contains(store.as_str()) {
+                let sql = "INSERT INTO memory_seals (agent, store, proof) SELECT agent, $1, $2 FROM journal WHERE id = 1";
+                tx.run(sql, &[&store, &proof]).await?;
+            }
         }
         for (n, key) in keys.iter().enumerate() {
             let sql = "INSERT INTO hosts (host, pid, seen, key) VALUES ($1, 0, clock_timestamp(), $2) ON CONFLICT DO NOTHING";
@@ -342,12 +426,16 @@ fn words_of(row: &Row) -> String {
         Some(Cell::Null | Cell::Int(_) | Cell::Bytes(_)) | None => None,
     };
     let content = text(4).unwrap_or_default();
+    if is_sealed_text(content) {
+        return String::new(); // the words of encrypted entries are in memory alone
+    }
     let content = serde_json::from_str(content).unwrap_or_else(|_| content.into()); // silent-ok: of an earlier version
     folded(&words::text_of(&content, text(3)))
 }
 
 async fn vectors(session: &Session, rows: &[Row]) -> Result<(), Failure> {
-    let sql = "INSERT INTO memory_vectors (n, part, whose, model, vector) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO memory_vectors (n, part, whose, model, vector, sealed) VALUES ($1, $2, $3, $4, $5, $6) \
+        ON CONFLICT DO NOTHING";
     for row in rows {
         if let [
             Cell::Int(n),
@@ -356,9 +444,13 @@ async fn vectors(session: &Session, rows: &[Row]) -> Result<(), Failure> {
             Cell::Text(model),
             Cell::Bytes(bytes),
         ] = row.as_slice()
-            && let Some(vector) = packed::floats(bytes)
         {
-            session.run(sql, &[n, part, whose, model, &vector]).await?;
+            let vector = packed::floats(bytes).filter(|_| !is_sealed(bytes));
+            let sealed = is_sealed(bytes).then_some(bytes);
+            if vector.is_some() || sealed.is_some() {
+                let values: [&(dyn ToSql + Sync); 6] = [n, part, whose, model, &vector, &sealed];
+                session.run(sql, &values).await?;
+            }
         }
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! Reading: for the journal itself, and [`PgReader`] for whoever looks from outside.
 
+use std::sync::Arc;
+
 use clawk_kernel::ports::{
     AnswerKey, Arrived, Content, ConversationKey, OpenEffect, OpenMessage, OutboxRow, Recorded, Scan,
     SessionRow, Spent,
@@ -9,13 +11,14 @@ use clawk_kernel::purse::Amount;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
+use clawk_recall::keys::Seals;
 use clawk_trace::chain::digest_of;
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::row::{self, bound, integer, unsigned};
-use super::{PgStateError, append, boxes, check};
+use super::{PgStateError, append, boxes, check, seal};
 use crate::connect::Session;
 use crate::error::Failure;
 use crate::memory::PgMemory;
@@ -31,7 +34,7 @@ const EVENT: &str = "SELECT e.row, e.session, s.trace_id, e.sequence, e.at, e.ki
     e.content_digest, (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
     FROM events e JOIN sessions s ON s.session = e.session";
 
-pub(super) async fn scan(session: &Session, scan: &Scan) -> Result<Vec<Recorded>, Failure> {
+pub(super) async fn scan(session: &Session, seals: &Seals, scan: &Scan) -> Result<Vec<Recorded>, Failure> {
     let after = match scan.since {
         Some(since) if scan.after_row == 0 => row_before(session, since).await?,
         Some(_) | None => integer(scan.after_row),
@@ -65,7 +68,7 @@ pub(super) async fn scan(session: &Session, scan: &Scan) -> Result<Vec<Recorded>
     }
     sql.push_str(" ORDER BY e.row LIMIT $2");
     let rows = session.rows(&sql, &values).await?;
-    rows.iter().map(recorded).collect()
+    rows.iter().map(|found| recorded(seals, found)).collect()
 }
 
 /// The last row before those that may be of `since` or later, found by halves: rows stand in the order of time, but for what a clock
@@ -85,12 +88,12 @@ async fn row_before(session: &Session, since: Timestamp) -> Result<i64, Failure>
     Ok(before)
 }
 
-fn recorded(found: &Row) -> Result<Recorded, Failure> {
+fn recorded(seals: &Seals, found: &Row) -> Result<Recorded, Failure> {
     let bytes: Option<Vec<u8>> = found.try_get(7)?;
     let content = match (row::maybe_digest(found, 6)?, bytes) {
         (Some(digest), Some(bytes)) => Some(Content {
             digest,
-            bytes: right(digest, bytes)?,
+            bytes: right(digest, seal::opened(seals, digest, bytes)?)?,
         }),
         _ => None,
     };
@@ -127,23 +130,36 @@ pub(super) async fn last_row_of(session: &Session, kind: &str) -> Result<Option<
     found.map(|row| unsigned(&row, 0)).transpose()
 }
 
-pub(super) async fn answer_to(session: &Session, key: AnswerKey) -> Result<Option<Recorded>, Failure> {
+pub(super) async fn answer_to(
+    session: &Session,
+    seals: &Seals,
+    key: AnswerKey,
+) -> Result<Option<Recorded>, Failure> {
     let sql = "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, c.bytes FROM answers a \
         JOIN events e ON e.row = a.row LEFT JOIN contents c ON c.digest = e.content_digest WHERE a.key = $1";
     let found = session.first(sql, &[&append::bytes(key)]).await?;
-    found.as_ref().map(recorded).transpose()
+    found.as_ref().map(|found| recorded(seals, found)).transpose()
 }
 
-pub(super) async fn content(session: &Session, digest: Digest) -> Result<Option<Vec<u8>>, Failure> {
-    let found = stored_content(session, digest).await?;
+pub(super) async fn content(
+    session: &Session,
+    seals: &Seals,
+    digest: Digest,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let found = stored_content(session, seals, digest).await?;
     found.map(|bytes| right(digest, bytes)).transpose()
 }
 
-/// The same as it is stored, whatever it says.
-async fn stored_content(session: &Session, digest: Digest) -> Result<Option<Vec<u8>>, Failure> {
+/// The same as it was kept, whatever it says.
+async fn stored_content(
+    session: &Session,
+    seals: &Seals,
+    digest: Digest,
+) -> Result<Option<Vec<u8>>, Failure> {
     let sql = "SELECT bytes FROM contents WHERE digest = $1";
     let found = session.first(sql, &[&digest.0.as_slice()]).await?;
-    Ok(found.map(|row| row.try_get(0)).transpose()?)
+    let bytes: Option<Vec<u8>> = found.map(|row| row.try_get(0)).transpose()?;
+    bytes.map(|bytes| seal::opened(seals, digest, bytes)).transpose()
 }
 
 pub(super) async fn open_messages(session: &Session) -> Result<Vec<OpenMessage>, Failure> {
@@ -314,19 +330,25 @@ pub struct Which {
 #[derive(Debug, Clone)]
 pub struct PgReader {
     pub(super) database: Database,
+    /// What opens it.
+    pub(super) seals: Arc<Seals>,
 }
 
 impl PgReader {
     /// Of this database.
     #[must_use]
-    pub const fn new(database: Database) -> Self {
-        Self { database }
+    pub fn new(database: Database) -> Self {
+        Self {
+            database,
+            seals: Arc::default(),
+        }
     }
 
     /// The memory stores of this agent that lie in the state.
     #[must_use]
     pub fn memory(&self, agent: &str) -> PgMemory {
-        PgMemory::new(self.database.clone(), agent)
+        let vault = self.seals.vault().cloned().map(Arc::new);
+        PgMemory::new(self.database.clone(), agent).with_vault(vault)
     }
 
     pub(super) async fn with<T>(
@@ -341,7 +363,8 @@ impl PgReader {
     /// # Errors
     /// The database can't be read; so for all others.
     pub async fn recorded_events(&self, asked: &Scan) -> Result<Vec<Recorded>, PgStateError> {
-        self.with(async |session| scan(session, asked).await).await
+        self.with(async |session| scan(session, &self.seals, asked).await)
+            .await
     }
 
     /// Whole events in row order.
@@ -407,15 +430,16 @@ impl PgReader {
     /// # Errors
     /// The database can't be read, or the bytes are not those that were hashed.
     pub async fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
-        self.with(async |session| content(session, digest).await).await
+        self.with(async |session| content(session, &self.seals, digest).await)
+            .await
     }
 
-    /// The same as it is stored, whatever it says.
+    /// The same as it was kept, whatever it says.
     ///
     /// # Errors
     /// The database can't be read.
     pub async fn stored_content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
-        self.with(async |session| stored_content(session, digest).await)
+        self.with(async |session| stored_content(session, &self.seals, digest).await)
             .await
     }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Inner;
 use super::lease::AGENT;
 use super::queue::{Extra, Work};
-use super::row;
+use super::{row, seal};
 use crate::connect::Session;
 use crate::error::Failure;
 
@@ -117,10 +117,11 @@ impl PgShared {
             let sql = "SELECT o.id, o.session, o.wish FROM orders o JOIN leases l ON l.session = o.session \
                 WHERE o.outcome IS NULL AND l.run = $1 ORDER BY o.n LIMIT $2";
             for found in session.rows(sql, &[&run, &ORDERS]).await? {
+                let id = row::uuid(&found, 0)?;
                 news.orders.push(Order {
-                    id: row::uuid(&found, 0)?,
+                    id,
                     session: named(found.try_get(1)?)?,
-                    wish: found.try_get(2)?,
+                    wish: seal::order_opened(&self.inner.seals, "wish", id, found.try_get(2)?)?,
                 });
             }
             Ok(news)
@@ -254,10 +255,10 @@ impl Shared for PgShared {
                 session.run(&sql, &[]).await?;
                 let sql =
                     "INSERT INTO orders (id, session, wish) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING";
+                let wish = order.wish.clone();
+                let wish = seal::order_closed(&self.inner.seals, "wish", order.id, wish)?;
                 let id: &[u8] = order.id.as_bytes();
-                session
-                    .run(sql, &[&id, &order.session.to_string(), &order.wish])
-                    .await
+                session.run(sql, &[&id, &order.session.to_string(), &wish]).await
             })
             .await?;
             Ok(())
@@ -268,9 +269,10 @@ impl Shared for PgShared {
         Box::pin(async move {
             let sql = "DELETE FROM orders WHERE id = $1 AND outcome IS NOT NULL RETURNING outcome";
             self.write(async |session| {
-                let id: &[u8] = id.as_bytes();
-                let row = session.first(sql, &[&id]).await?;
-                row.map(|row| Ok(row.try_get(0)?)).transpose()
+                let key: &[u8] = id.as_bytes();
+                let row = session.first(sql, &[&key]).await?;
+                row.map(|row| seal::order_opened(&self.inner.seals, "outcome", id, row.try_get(0)?))
+                    .transpose()
             })
             .await
         })
@@ -280,8 +282,9 @@ impl Shared for PgShared {
         Box::pin(async move {
             let sql = "UPDATE orders SET outcome = $2 WHERE id = $1";
             self.write(async |session| {
-                let id: &[u8] = id.as_bytes();
-                session.run(sql, &[&id, &outcome]).await
+                let outcome = seal::order_closed(&self.inner.seals, "outcome", id, outcome.clone())?;
+                let key: &[u8] = id.as_bytes();
+                session.run(sql, &[&key, &outcome]).await
             })
             .await?;
             Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Batch, JournalError};
 use clawk_proto::SessionId;
+use clawk_recall::keys::Seals;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -30,6 +31,7 @@ pub(super) struct Writer {
     pub(super) queue: Arc<Queue>,
     pub(super) counters: Arc<Counters>,
     pub(super) lease: Arc<Lease>,
+    pub(super) seals: Arc<Seals>,
 }
 
 /// How a group ended.
@@ -201,7 +203,7 @@ impl Writer {
         let written = works.iter().zip(&admitted.out).filter(|(_, out)| out.is_none());
         let written: Vec<&Work> = written.map(|(work, _)| work).collect();
         let batches: Vec<&Batch> = written.iter().filter_map(|work| work.batch()).collect();
-        let last_row = append::append(session, last_row, &batches).await?;
+        let last_row = append::append(session, &self.seals, last_row, &batches).await?;
         terms::settle(session, &batches).await?;
         for extra in written.iter().filter_map(|work| work.extra()) {
             match extra {

@@ -9,6 +9,7 @@
 )]
 
 mod away;
+mod forged;
 mod forget;
 mod hidden;
 mod secure;

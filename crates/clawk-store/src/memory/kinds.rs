@@ -2,9 +2,8 @@
 
 use clawk_kernel::ports::MemoryError;
 use clawk_manifest::model::{Store, StoreBackend};
+use clawk_recall::keys::Seals;
 use clawk_recall::seal::{NO_KEY, STAYS};
-
-use crate::seal::Seals;
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
 pub(super) fn check(store: &Store, seals: &Seals) -> Result<(), MemoryError> {

@@ -4,7 +4,7 @@ use super::{OWN, TABLES, schema};
 use crate::dir::Durability;
 
 /// Tables that do not cross, and why: words and buckets are made anew, `probe` measures the disk, unfinished erasures are finished
-/// before, a cache is filled again, and encrypted stores are refused.
+/// before, a cache is filled again, and the references of keys cross beside the tables.
 const STAYS: [&str; 6] = [
     "answer_buckets",
     "memory_words",

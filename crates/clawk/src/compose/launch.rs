@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::state::kept::{self, Options, StateDir};
+use crate::state::kept::{self, Beside, StateDir};
 use crate::state::server::Server;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clawk_kernel::ports::{Journal, Later, Spent, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::{Kernel, StartError, dry};
@@ -26,7 +26,7 @@ use super::Blueprint;
 use crate::companion;
 use crate::config::Config;
 use crate::coverage::JUDGE;
-use crate::dry::{Predictions, copy_state};
+use crate::dry::{Predictions, copy_server, copy_state};
 use crate::keeper::Keeper;
 use crate::out::{self, Paint};
 
@@ -50,8 +50,8 @@ struct DryState {
     predictions: Predictions,
     /// The state that it works on.
     _copy: TempDir,
-    /// The agent's own, and what was spent there before.
-    real: PathBuf,
+    /// What `--state` says of the agent's own, and what was spent there before.
+    flag: Option<PathBuf>,
     before: Vec<Spent>,
 }
 
@@ -130,15 +130,21 @@ impl Launched {
     ) -> Result<Self> {
         let mut blueprint = blueprint.named().await?;
         let real = std::path::absolute(blueprint.state(state).dir()?)?;
-        if blueprint.server(state)?.is_some() || Server::of(&real)?.is_some() {
-            bail!(
-                "a dry run begins with a copy of the state, and this one lies on PostgreSQL: name a directory with `--state DIR`"
-            );
-        }
-        let copy = copy_state(&real)?;
+        // What finds the key of encrypted stores.
+        blueprint.keys()?;
+        blueprint.dry = true;
+        let server = match blueprint.server(state)? {
+            Some(server) => Some(server),
+            None => Server::of(&real)?,
+        };
+        let (copy, place) = match server {
+            Some(server) => copy_server(server, &real).await?,
+            None => copy_state(&real)?,
+        };
+        let flag = state.map(Path::to_owned);
         // The state itself is as closed to tools as in any run.
-        blueprint.read.push(real.clone());
-        let state = blueprint.ready(Some(copy.path()), false).await?;
+        blueprint.read.push(real);
+        let state = blueprint.ready(Some(&place), false).await?;
         blueprint.parts(&state, ask.clone())?;
         let before = state.journal().spent_since(i64::MIN).await?;
         Ok(Self {
@@ -151,7 +157,7 @@ impl Launched {
             dry: Some(DryState {
                 predictions,
                 _copy: copy,
-                real,
+                flag,
                 before,
             }),
         })
@@ -249,7 +255,7 @@ impl Launched {
         self.state.close();
         if let Some(dry) = &self.dry {
             let counted = match spent {
-                Ok(spent) => self.count(&dry.real, spent).await,
+                Ok(spent) => self.count(dry.flag.as_deref(), spent).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = counted {
@@ -263,18 +269,20 @@ impl Launched {
     }
 
     /// The models of a dry run were paid: the agent's own sums say so.
-    async fn count(&self, real: &Path, spent: Vec<Spent>) -> Result<()> {
+    async fn count(&self, flag: Option<&Path>, spent: Vec<Spent>) -> Result<()> {
         if spent.is_empty() {
             return Ok(());
         }
-        let state = StateDir::open(real, Options::default())?;
+        let blueprint = self.blueprint();
+        let real = blueprint.state_dir(flag)?;
+        let state = blueprint.open_beside(&real, flag, Beside::Joins).await?;
         let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
         let by = format!("local user {user}");
         let ports = (
             state.journal() as Arc<dyn Journal>,
             Arc::new(SystemClock::default()) as _,
         );
-        let agent = &self.blueprint().manifest.identity.name;
+        let agent = &blueprint.manifest.identity.name;
         let counted = dry::account(ports, (agent, &by), spent).await;
         state.close();
         Ok(counted?)

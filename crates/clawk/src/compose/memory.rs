@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clawk_kernel::ports::{Inspect, Later, Memory, Scope};
 use clawk_manifest::model::Store;
 use clawk_memory::{Custom, Keeper, Qdrant, QdrantOptions, Stores, is_custom, is_on_postgres, is_on_qdrant};
@@ -43,7 +43,7 @@ impl Blueprint {
         let outside = !matches!(self.origin, Origin::Wire(_));
         let vault = state.vault().cloned().map(Arc::new);
         let files = own::folders(&self.config, state.path(), outside, vault.clone());
-        let mut stores = Stores::new(state.memory(), files);
+        let mut stores = Stores::new(state.memory(), files).untouched_outside(self.dry);
         if self.wants_postgres() {
             stores = stores.with_postgres(self.postgres(vault));
         }
@@ -155,23 +155,6 @@ impl Blueprint {
     fn encrypted(&self) -> BTreeSet<String> {
         let encrypted = self.declared_stores().filter(|store| store.encryption);
         encrypted.map(|store| store.name.clone()).collect()
-    }
-
-    /// A journal on a server keeps its contents as they are, so no store's text may come there that has to be encrypted.
-    ///
-    /// # Errors
-    /// Which stores are encrypted.
-    pub(super) fn refuse_encrypted(&self) -> Result<()> {
-        let stores = self.encrypted();
-        if stores.is_empty() {
-            return Ok(());
-        }
-        let names: Vec<String> = stores.iter().map(|name| format!("`{name}`")).collect();
-        bail!(
-            "the stores {} are encrypted, and a state on PostgreSQL keeps what the journal holds of the same text readable: keep the \
-             state in a directory, or leave `encryption` out",
-            names.join(", ")
-        )
     }
 
     /// The key of encrypted stores; `None`: no store is encrypted, or no key is named, which each of them refuses.

@@ -2,38 +2,72 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::state::kept::{Options, StateDir};
+use crate::state::kept::{self, Options, StateDir};
+use crate::state::server::Server;
 
 /// The largest state that is copied, bytes.
 const MAX_BYTES: u64 = 2 << 30;
 /// Folders that a dry run makes anew where it needs them.
 const LEFT_OUT: [&str; 3] = ["cache", "undo", "keys"];
+/// The file of a directory that names the server of its state: the copy is a state of its own.
+const SERVER: &str = "postgres.json";
+/// The state below the folder of a dry run.
+const STATE: &str = "state";
+
+/// The dry run's folder, which goes when it is dropped, and the state in it.
+type Copied = (TempDir, PathBuf);
+
+fn folder() -> Result<Copied> {
+    let folder = tempfile::Builder::new()
+        .prefix("clawk-dry-run-")
+        .tempdir()
+        .context("can't make a folder for the dry run's state")?;
+    let state = folder.path().join(STATE);
+    Ok((folder, state))
+}
+
+/// A folder of its own with a copy of what the server keeps now, and of the files in `beside`. Hosts may go on serving it.
+///
+/// # Errors
+/// The server is away, the key of encrypted stores is missing or wrong, or the state is too large.
+pub(crate) async fn copy_server(server: Server, beside: &Path) -> Result<Copied> {
+    let (folder, state) = folder()?;
+    let to = state.clone();
+    let copied = tokio::task::spawn_blocking(move || kept::copy_of_server(&server, &to, MAX_BYTES));
+    copied
+        .await?
+        .context("the dry run begins with a copy of the agent's state, which lies on PostgreSQL")?;
+    if beside.is_dir() {
+        fs::create_dir_all(&state)?;
+        let mut left = MAX_BYTES;
+        files(beside, &state, &mut left).with_context(|| format!("can't copy `{}`", beside.display()))?;
+    }
+    Ok((folder, state))
+}
 
 /// A folder of its own with a copy of the state in `from`, where there is one. Nobody may work on it meanwhile.
 ///
 /// # Errors
 /// Another process owns the state, it is too large, or it can't be copied.
-pub(crate) fn copy(from: &Path) -> Result<TempDir> {
-    let to = tempfile::Builder::new()
-        .prefix("clawk-dry-run-")
-        .tempdir()
-        .context("can't make a folder for the dry run's state")?;
+pub(crate) fn copy(from: &Path) -> Result<Copied> {
+    let (folder, to) = folder()?;
     if !from.join("state.db").is_file() {
-        return Ok(to);
+        return Ok((folder, to));
     }
+    fs::create_dir(&to)?;
     let held = StateDir::open(from, Options::default()).context(
         "the dry run begins with a copy of the agent's state; stop the agent, or name another state with `--state DIR`",
     )?;
     let mut left = MAX_BYTES;
-    let copied = files(from, to.path(), &mut left);
+    let copied = files(from, &to, &mut left);
     held.close();
     copied.with_context(|| format!("can't copy the state in `{}`", from.display()))?;
-    Ok(to)
+    Ok((folder, to))
 }
 
 fn files(from: &Path, to: &Path, left: &mut u64) -> Result<()> {
@@ -41,7 +75,11 @@ fn files(from: &Path, to: &Path, left: &mut u64) -> Result<()> {
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
         let target = to.join(&name);
-        if LEFT_OUT.iter().any(|out| OsStr::new(out) == name) {
+        if LEFT_OUT
+            .iter()
+            .chain([&SERVER])
+            .any(|out| OsStr::new(out) == name)
+        {
             continue;
         }
         if kind.is_dir() {

@@ -55,6 +55,17 @@ pub(crate) enum Beside {
     Waits,
     /// All serve at the same time.
     Shares,
+    /// This host joins the others for a moment; one that has the agent alone is not waited for.
+    Joins,
+}
+
+/// A state directory with what a server keeps now, while hosts may serve it.
+///
+/// # Errors
+/// It is larger than `most` bytes, the server is away, or the key of encrypted stores is missing or wrong.
+#[cfg(feature = "postgres")]
+pub(crate) fn copy_of_server(server: &Server, to: &Path, most: u64) -> Result<()> {
+    super::moving::copy_of_server(server, to, most)
 }
 
 /// Stores on a server, each with what looks at it.
@@ -73,11 +84,17 @@ pub(crate) fn on_server(reader: &Reader, state: Option<&StateDir>) -> Result<Opt
 /// Serves what a server keeps.
 ///
 /// # Errors
-/// Another host has it alone, it is broken, or the server is away.
+/// Another host has it alone, it is broken, the key of encrypted stores is missing or wrong, or the server is away.
 #[cfg(feature = "postgres")]
-pub(crate) async fn serve(dir: &Path, server: &Server, agent: &str, beside: Beside) -> Result<StateDir> {
+pub(crate) async fn serve(
+    dir: &Path,
+    server: &Server,
+    (agent, keys): (&str, Option<Keys>),
+    beside: Beside,
+) -> Result<StateDir> {
     let (dir, server, agent) = (dir.to_owned(), server.clone(), agent.to_owned());
-    let opened = tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, &agent, beside));
+    let opened =
+        tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, (&agent, keys), beside));
     Ok(opened.await??)
 }
 
@@ -132,7 +149,7 @@ pub(crate) fn is_on_server(state: &StateDir) -> bool {
 
 #[cfg(not(feature = "postgres"))]
 mod left_out {
-    use super::{Beside, Host, Kept, Parts, Path, Reader, Result, Server, Sharing, StateDir};
+    use super::{Beside, Host, Kept, Keys, Parts, Path, Reader, Result, Server, Sharing, StateDir};
 
     #[expect(
         clippy::unnecessary_wraps,
@@ -145,13 +162,17 @@ mod left_out {
     pub(crate) async fn serve(
         _dir: &Path,
         _server: &Server,
-        _agent: &str,
+        _agent: (&str, Option<Keys>),
         _beside: Beside,
     ) -> Result<StateDir> {
         anyhow::bail!(
             "the state lies on PostgreSQL, and this build of clawk leaves that out: build with `cargo build --release --features \
              postgres`, or use a shipped build (`cargo xtask dist`)"
         )
+    }
+
+    pub(crate) fn copy_of_server(_server: &Server, _to: &Path, _most: u64) -> Result<()> {
+        anyhow::bail!("the state lies on PostgreSQL, and this build of clawk leaves that out")
     }
 
     pub(crate) fn around(parts: Parts, _state: &StateDir) -> Parts {
@@ -182,7 +203,9 @@ mod left_out {
     }
 }
 #[cfg(not(feature = "postgres"))]
-pub(crate) use left_out::{around, begin, is_fenced, is_on_server, on_server, serve, served, sharing};
+pub(crate) use left_out::{
+    around, begin, copy_of_server, is_fenced, is_on_server, on_server, serve, served, sharing,
+};
 
 /// What `clawk state info` prints.
 #[derive(Debug, Serialize)]
@@ -257,7 +280,12 @@ pub(crate) fn find_keys(config: Option<&Path>) {
     if let Some(config) = config {
         let _ = CONFIG.set(config.to_owned()); // silent-ok: this is called once
     }
-    clawk_store::find_keys_by(|reference| key(reference).map_err(|error| format!("{error:#}")));
+    clawk_store::find_keys_by(find_key);
+}
+
+/// [`key`], for whoever opens a state.
+pub(crate) fn find_key(reference: &str) -> Result<Key, String> {
+    key(reference).map_err(|error| format!("{error:#}"))
 }
 
 /// The agent's own configuration gave this key.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use clawk_kernel::moved::{Row, Sum, TABLES, Table};
 use serde::Serialize;
 
-use super::kept::{Reader, holds_state, public_key, sqlite};
+use super::kept::{Keys, Reader, holds_state, public_key, sqlite};
 use super::server::{Server, url_of};
 
 /// What a move did.
@@ -125,6 +125,15 @@ impl From {
         }
     }
 
+    /// The key of its encrypted stores.
+    fn sealed_by(&self) -> Option<Keys> {
+        match self {
+            Self::Sqlite(source) => source.keys(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(source) => source.sealed_by(),
+        }
+    }
+
     /// The public keys that signed its heads.
     fn keys(&self, place: &Place) -> Result<Vec<String>> {
         match self {
@@ -154,12 +163,12 @@ enum To {
 }
 
 impl To {
-    fn begin(place: &Place, agent: &str) -> Result<Self> {
+    fn begin(place: &Place, agent: &str, keys: Option<Keys>) -> Result<Self> {
         match place {
-            Place::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::Target::begin(dir)?))),
+            Place::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::Target::begin(dir, keys)?))),
             #[cfg(feature = "postgres")]
             Place::Server { server, .. } => Ok(Self::Postgres(Box::new(
-                super::postgres::moving::Target::begin(server, agent)?,
+                super::postgres::moving::Target::begin(server, agent, keys)?,
             ))),
             #[cfg(not(feature = "postgres"))]
             Place::Server { .. } => {
@@ -171,7 +180,7 @@ impl To {
 
     fn rows(&mut self, table: &'static Table, rows: Vec<Row>) -> Result<()> {
         match self {
-            Self::Sqlite(target) => Ok(target.rows(table, &rows)?),
+            Self::Sqlite(target) => Ok(target.rows(table, rows)?),
             #[cfg(feature = "postgres")]
             Self::Postgres(target) => Ok(target.rows(table, rows)?),
         }
@@ -248,21 +257,8 @@ pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Re
     let mut source = From::open(&from, &target)?;
     let agent = source.agent(&from)?;
     let keys = source.keys(&from)?;
-    let mut place = To::begin(&to, &agent)?;
-    for table in &TABLES {
-        let mut crossed = 0;
-        loop {
-            let rows = source.page(table)?;
-            if rows.is_empty() {
-                break;
-            }
-            crossed += u64::try_from(rows.len()).unwrap_or(u64::MAX);
-            place.rows(table, rows)?;
-            tell(table.name, crossed);
-        }
-    }
-    let (went, came) = (source.sum(), place.stored()?);
-    let mut moved = compared(&went, &came)?;
+    let mut place = To::begin(&to, &agent, source.sealed_by())?;
+    let (mut moved, heads) = crossed(&mut source, &mut place, tell)?;
     let signs = moved.get("heads").is_some_and(|heads| *heads > 0);
     if signs && matches!(to, Place::Dir(_)) && from.files().is_none() {
         bail!(
@@ -280,11 +276,45 @@ pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Re
         #[cfg(not(feature = "postgres"))]
         Place::Server { .. } => false,
     };
-    Ok(Moved {
-        moved,
-        heads: came.chains,
-        valid,
-    })
+    Ok(Moved { moved, heads, valid })
+}
+
+/// Every row of every table; how many of each, and how many chains.
+fn crossed(
+    source: &mut From,
+    place: &mut To,
+    tell: &mut dyn FnMut(&str, u64),
+) -> Result<(BTreeMap<&'static str, u64>, u64)> {
+    for table in &TABLES {
+        let mut crossed = 0;
+        loop {
+            let rows = source.page(table)?;
+            if rows.is_empty() {
+                break;
+            }
+            crossed += u64::try_from(rows.len()).unwrap_or(u64::MAX);
+            place.rows(table, rows)?;
+            tell(table.name, crossed);
+        }
+    }
+    let (went, came) = (source.sum(), place.stored()?);
+    Ok((compared(&went, &came)?, came.chains))
+}
+
+/// A state directory with what a server keeps now, while hosts may serve it: for whoever only wants to try something. Nothing is made
+/// where the server holds no state yet.
+///
+/// # Errors
+/// It is larger than `most` bytes, the server is away, or the key of encrypted stores is missing or wrong.
+#[cfg(feature = "postgres")]
+pub(crate) fn copy_of_server(server: &Server, to: &Path, most: u64) -> Result<()> {
+    let Some(source) = super::postgres::moving::Source::as_of_now(server, most)? else {
+        return Ok(());
+    };
+    let mut source = From::Postgres(Box::new(source));
+    let mut place = To::begin(&Place::Dir(to.to_owned()), "", source.sealed_by())?;
+    crossed(&mut source, &mut place, &mut |_, _| {})?;
+    place.commit(&[])
 }
 
 /// What came is what went.

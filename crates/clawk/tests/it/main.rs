@@ -74,6 +74,8 @@ mod retrieval;
 mod sampling;
 mod screens;
 mod sealed;
+#[cfg(feature = "postgres")]
+mod sealed_pg;
 mod serve;
 mod served;
 mod skills;

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use crate::agent::{Agent, text};
 
-const PLANTED: &str = "zanzibar-lighthouse";
-const OLD: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const NEW: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
+pub(crate) const PLANTED: &str = "zanzibar-lighthouse";
+pub(crate) const OLD: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(crate) const NEW: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
 
-const MANIFEST: &str = r#"claw: "0.3.0"
+pub(crate) const MANIFEST: &str = r#"claw: "0.3.0"
 kind: Claw
 metadata: { name: tested, version: "1.0.0" }
 spec:
@@ -55,7 +55,7 @@ scenes:
     )
 }
 
-fn agent() -> Agent {
+pub(crate) fn agent() -> Agent {
     let agent = Agent::new();
     std::fs::create_dir(agent.path("work")).unwrap();
     std::fs::write(agent.path("work/a"), format!("before: Seen: the {PLANTED}.")).unwrap();
@@ -70,7 +70,7 @@ fn agent() -> Agent {
 }
 
 /// Files below a folder that hold these bytes.
-fn anywhere(folder: &Path, needle: &str) -> Vec<PathBuf> {
+pub(crate) fn anywhere(folder: &Path, needle: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let kind = entry.file_type().unwrap();
@@ -91,7 +91,7 @@ fn files(folder: &Path) -> usize {
     anywhere(folder, "").len()
 }
 
-fn said(agent: &Agent, key: (&str, &str), words: &str) -> String {
+pub(crate) fn said(agent: &Agent, key: (&str, &str), words: &str) -> String {
     let done = agent
         .clawk(["run", "claw.yaml", "-m", words])
         .env(key.0, key.1)
@@ -100,7 +100,7 @@ fn said(agent: &Agent, key: (&str, &str), words: &str) -> String {
     text(&done.get_output().stdout)
 }
 
-fn json_of(agent: &Agent, key: (&str, &str), args: &[&str]) -> Value {
+pub(crate) fn json_of(agent: &Agent, key: (&str, &str), args: &[&str]) -> Value {
     let done = agent
         .clawk([])
         .args(args)

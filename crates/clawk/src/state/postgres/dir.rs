@@ -20,8 +20,11 @@ use clawk_trace::Report;
 use clawk_trace::checkpoint::{PublicKey, Signer};
 
 use super::{open_database, reader, server, wait};
-use crate::state::kept::Beside;
+use crate::state::kept::{self, Beside};
 use crate::state::server::Server;
+
+/// How long whoever joins for a moment waits for one that has the agent alone.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An open state. Clones share it.
 #[derive(Debug, Clone)]
@@ -70,7 +73,9 @@ impl Remote {
 
     /// The stores that lie in the state.
     pub(super) fn stores(&self) -> PgMemory {
-        PgMemory::new(self.state.database(), &self.agent).of_state(self.state.license())
+        PgMemory::new(self.state.database(), &self.agent)
+            .with_vault(self.state.vault().cloned().map(Arc::new))
+            .of_state(self.state.license())
     }
 
     pub(super) fn reader(&self) -> PgReader {
@@ -86,12 +91,12 @@ impl StateDir {
             None => clawk_store::StateDir::open(path, options).map(Self::Sqlite),
             Some(server) => {
                 let agent = agent_of(&server)?;
-                serve(path, &server, &agent, Beside::Refused)
+                serve(path, &server, (&agent, None), Beside::Refused)
             }
         }
     }
 
-    /// The same with what opens and seals encrypted stores, which a server does not keep.
+    /// The same with what opens and seals encrypted stores.
     pub(crate) fn open_with(
         path: impl AsRef<Path>,
         options: Options,
@@ -100,7 +105,10 @@ impl StateDir {
         let path = path.as_ref();
         match server(path)? {
             None => clawk_store::StateDir::open_with(path, options, keys).map(Self::Sqlite),
-            Some(_) => Self::open(path, options),
+            Some(server) => {
+                let agent = agent_of(&server)?;
+                serve(path, &server, (&agent, keys), Beside::Refused)
+            }
         }
     }
 
@@ -108,7 +116,7 @@ impl StateDir {
     pub(crate) fn vault(&self) -> Option<&Vault> {
         match self {
             Self::Sqlite(state) => state.vault(),
-            Self::Postgres(_) => None,
+            Self::Postgres(remote) => remote.state.vault(),
         }
     }
 
@@ -116,7 +124,7 @@ impl StateDir {
     pub(crate) async fn forget_previous_key(&self) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.forget_previous_key().await,
-            Self::Postgres(_) => Ok(()),
+            Self::Postgres(remote) => remote.state.forget_previous_key().await,
         }
     }
 
@@ -394,13 +402,14 @@ fn agent_of(server: &Server) -> Result<String, StateError> {
 pub(crate) fn serve(
     path: &Path,
     server: &Server,
-    agent: &str,
+    (agent, keys): (&str, Option<Keys>),
     beside: Beside,
 ) -> Result<StateDir, StateError> {
     let (patience, sharing) = match beside {
         Beside::Refused => (Some(Duration::ZERO), Sharing::Alone),
         Beside::Waits => (None, Sharing::Alone),
         Beside::Shares => (None, Sharing::Shared),
+        Beside::Joins => (Some(PATIENCE), Sharing::Shared),
     };
     let lock = take_lock(path)?;
     let database = open_database(server, false)?;
@@ -409,6 +418,8 @@ pub(crate) fn serve(
     let serving = Serving {
         lease: Duration::from_millis(server.lease_ms),
         sharing,
+        keys,
+        find: Some(kept::find_key),
         ..Serving::new(agent, &host, pid)
     };
     let holder = |host: String| StateError::Locked {

@@ -112,11 +112,22 @@ pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option
             reader.memory(&agent)
         }
     };
+    let lacks = match state {
+        None => reader.lacks_key(),
+        Some(_) => None,
+    };
     let asked = memory.clone();
     let stores = wait(async move {
         let stores = asked.stores().await;
         stores.map_err(|error| PgStateError::Database(error.to_string()))
     })?;
+    if let (Some(why), Some(store)) = (lacks, stores.iter().find(|store| store.encryption)) {
+        return Err(StateError::Sealed {
+            path: reader.state().to_owned(),
+            stores: format!("`{}`", store.name),
+            why: why.to_owned(),
+        });
+    }
     let memory: Arc<dyn Inspect> = Arc::new(memory);
     Ok(Some(
         stores

@@ -8,6 +8,7 @@ use clawk_postgres::{Database, PgReader, PgState, PgStateError, Serving};
 use clawk_store::StateError;
 
 use super::{of_server, open_database, wait};
+use crate::state::kept::{self, Keys};
 use crate::state::server::Server;
 
 /// How long a lease is waited for: one of a move that was killed ends in this time.
@@ -45,16 +46,20 @@ impl Source {
             Some(to) if to == target => None,
             Some(to) => return Err(of_server(PgStateError::Moved { to })),
             None => {
-                let (database, serving) = (
-                    database.clone(),
-                    Serving::new(&agent, "clawk state move", std::process::id()),
-                );
+                let serving = Serving {
+                    find: Some(kept::find_key),
+                    ..Serving::new(&agent, "clawk state move", std::process::id())
+                };
+                let database = database.clone();
                 let opened = wait(async move { PgState::open(database, serving, Some(PATIENCE)).await });
                 Some(opened?)
             }
         };
-        let from = database.clone();
-        let export = wait(async move { Export::begin(&from).await })?;
+        let from = PgReader::new(database.clone());
+        let export = wait(async move {
+            let from = from.looked(Some(kept::find_key)).await?;
+            Export::begin(&from).await
+        })?;
         Ok(Self {
             agent,
             keys,
@@ -62,6 +67,34 @@ impl Source {
             state,
             export: Some(export),
         })
+    }
+
+    /// The state as it is now, while hosts may serve it; `None`: the server holds none yet. `most`: bytes that may be read.
+    ///
+    /// # Errors
+    /// The key of its encrypted stores is missing or wrong, or the server is away.
+    pub(crate) fn as_of_now(server: &Server, most: u64) -> Result<Option<Self>, StateError> {
+        let database = open_database(server, true)?;
+        let reader = PgReader::new(database.clone());
+        let export = wait(async move {
+            let reader = match reader.looked(Some(kept::find_key)).await {
+                Err(PgStateError::Absent(_)) => return Ok(None), // silent-ok: nobody has served it yet
+                found => found?,
+            };
+            Export::begin(&reader).await.map(Some)
+        })?;
+        Ok(export.map(|export| Self {
+            agent: String::new(),
+            keys: Vec::new(),
+            database,
+            state: None,
+            export: Some(export.at_most(most)),
+        }))
+    }
+
+    /// The key of its encrypted stores.
+    pub(crate) fn sealed_by(&self) -> Option<Keys> {
+        self.export.as_ref().and_then(Export::keys)
     }
 
     pub(crate) fn page(&mut self, table: &'static Table) -> Result<Vec<Row>, StateError> {
@@ -113,16 +146,16 @@ impl Target {
     ///
     /// # Errors
     /// The schema holds a state, or the server is away.
-    pub(crate) fn begin(server: &Server, agent: &str) -> Result<Self, StateError> {
+    pub(crate) fn begin(server: &Server, agent: &str, keys: Option<Keys>) -> Result<Self, StateError> {
         let (database, agent) = (open_database(server, false)?, agent.to_owned());
-        let import = wait(async move { Import::begin(&database, &agent).await })?;
+        let import = wait(async move { Import::begin(&database, &agent, keys).await })?;
         Ok(Self(Some(import)))
     }
 
     pub(crate) fn rows(&mut self, table: &'static Table, rows: Vec<Row>) -> Result<(), StateError> {
         let mut import = self.0.take().ok_or_else(ended)?;
         self.0 = Some(wait(async move {
-            import.rows(table, &rows).await?;
+            import.rows(table, rows).await?;
             Ok(import)
         })?);
         Ok(())

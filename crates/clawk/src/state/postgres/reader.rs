@@ -21,6 +21,8 @@ use serde::Deserialize;
 
 use super::dir::ROWS;
 use super::{heads, open_database, server, wait};
+use crate::state::kept;
+use crate::state::server::Server;
 
 /// Events read at a time.
 const PAGE: usize = 1000;
@@ -57,18 +59,24 @@ impl Reader {
         let path = state.as_ref();
         match server(path)? {
             None => clawk_store::Reader::open(path).map(Self::Sqlite),
-            Some(server) => Ok(Self::Postgres {
-                path: path.to_owned(),
-                reader: PgReader::new(open_database(&server, true)?),
-            }),
+            Some(server) => Self::of_server(path, &server),
         }
+    }
+
+    /// With the key, where something is encrypted and its key is found.
+    pub(super) fn of_server(path: &Path, server: &Server) -> Result<Self, StateError> {
+        let reader = PgReader::new(open_database(server, true)?);
+        Ok(Self::Postgres {
+            path: path.to_owned(),
+            reader: wait(async move { reader.looked(Some(kept::find_key)).await })?,
+        })
     }
 
     /// What opens encrypted stores.
     pub(crate) fn vault(&self) -> Option<&Vault> {
         match self {
             Self::Sqlite(reader) => reader.vault(),
-            Self::Postgres { .. } => None,
+            Self::Postgres { reader, .. } => reader.seals().vault(),
         }
     }
 
@@ -76,14 +84,17 @@ impl Reader {
     pub(crate) fn lacks_key(&self) -> Option<&str> {
         match self {
             Self::Sqlite(reader) => reader.lacks_key(),
-            Self::Postgres { .. } => None,
+            Self::Postgres { reader, .. } => reader.seals().lacks(),
         }
     }
 
     pub(crate) fn key_references(&self) -> Result<Option<References>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.key_references(),
-            Self::Postgres { .. } => Ok(None),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { reader.key_references().await })
+            }
         }
     }
 

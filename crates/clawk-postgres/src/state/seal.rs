@@ -1,0 +1,448 @@
+//! Encryption of a state on a server: under which key, and the pass that seals everything anew.
+//!
+//! The server never sees the key. Contents of the journal, orders between hosts, entries and vectors are sealed and opened here; full-text
+//! indexes of encrypted stores are in the memory of each host, and their vectors are compared there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::ports::JournalError;
+use clawk_manifest::model::Store;
+use clawk_recall::keys::{Find, Keys, Known, PROOF, References, Seals, found, named, place_of, proof_of};
+use clawk_recall::seal::{Vault, is_sealed};
+use clawk_trace::chain::digest_of;
+use tokio_util::sync::CancellationToken;
+
+use super::lease::{self, Acquired};
+use super::row::{self, bound};
+use super::{License, PgReader, PgState, PgStateError, Serving, Sharing, check, spawn};
+use crate::connect::Session;
+use crate::error::Failure;
+use crate::memory::PgMemory;
+use crate::pool::{Database, Mode};
+
+/// Contents that one transaction of the pass seals anew.
+const AT_ONCE: usize = 64;
+/// A name of `marks`: not everything is sealed with the key that `seals` names.
+const UNFINISHED: &str = "sealing";
+/// How long a host that is gone may still hold its lease.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Tables whose dead rows may hold what was there before.
+const REWRITTEN: [&str; 4] = ["contents", "memory", "memory_aside", "memory_vectors"];
+
+pub(super) async fn known(session: &Session) -> Result<Vec<Known>, Failure> {
+    let there: bool = session
+        .value("SELECT to_regclass('seals') IS NOT NULL", &[])
+        .await?;
+    if !there {
+        return Ok(Vec::new()); // of an earlier version, by whoever only reads
+    }
+    let rows = session
+        .rows("SELECT store, reference, proof FROM seals ORDER BY store", &[])
+        .await?;
+    let one = |row: &tokio_postgres::Row| {
+        Ok(Known {
+            store: row.try_get(0)?,
+            reference: row.try_get(1)?,
+            proof: row.try_get(2)?,
+        })
+    };
+    rows.iter().map(one).collect()
+}
+
+fn refused(stores: impl IntoIterator<Item = String>, why: &str) -> PgStateError {
+    PgStateError::Sealed {
+        stores: named(stores),
+        why: why.to_owned(),
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Schema(format!("what is encrypted in the state: {error}"))
+}
+
+/// Stored content as it was.
+pub(super) fn opened(seals: &Seals, digest: clawk_proto::Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    seals.opened(digest, bytes).map_err(failed)
+}
+
+/// An order between hosts as it is stored: it holds what somebody said.
+pub(super) fn order_closed(
+    seals: &Seals,
+    what: &str,
+    id: uuid::Uuid,
+    said: Vec<u8>,
+) -> Result<Vec<u8>, Failure> {
+    let sealed = seals.closed_at(&format!("{what}/{id}"), &said).map_err(failed)?;
+    Ok(sealed.unwrap_or(said))
+}
+
+/// The same as it was.
+pub(super) fn order_opened(
+    seals: &Seals,
+    what: &str,
+    id: uuid::Uuid,
+    said: Vec<u8>,
+) -> Result<Vec<u8>, Failure> {
+    if !is_sealed(&said) {
+        return Ok(said); // JSON never begins as what is sealed does
+    }
+    let vault = seals.known().map_err(failed)?;
+    let opened = vault.open(&format!("{what}/{id}"), &said).map_err(failed)?;
+    Ok(opened.unwrap_or(said))
+}
+
+/// What a host that is about to serve knows of the keys.
+pub(super) struct Owned {
+    /// Opens and seals.
+    pub(super) seals: Arc<Seals>,
+    /// The key; `None`: nothing is encrypted.
+    keys: Option<Keys>,
+    /// Something is not sealed with it yet.
+    pub(super) due: bool,
+}
+
+/// The key is there and is the right one. Nothing is changed.
+pub(super) async fn owned(database: &Database, serving: &Serving) -> Result<Owned, PgStateError> {
+    let (known, unfinished) = database
+        .read(async |session| {
+            let sql = "SELECT EXISTS (SELECT 1 FROM marks WHERE name = $1)";
+            let unfinished: bool = session.value(sql, &[&UNFINISHED]).await?;
+            Ok((known(session).await?, unfinished))
+        })
+        .await?;
+    let names = || known.iter().map(|known| known.store.clone());
+    let keys = match (serving.keys.clone(), known.first()) {
+        (Some(keys), _) => keys,
+        (None, Some(first)) => Keys {
+            vault: found(serving.find, &first.reference).map_err(|why| refused(names(), &why))?,
+            reference: first.reference.clone(),
+            stores: BTreeSet::new(),
+        },
+        (None, None) => {
+            return Ok(Owned {
+                seals: Arc::default(),
+                keys: None,
+                due: false,
+            });
+        }
+    };
+    for known in &known {
+        known
+            .is_proved_by(&keys.vault)
+            .map_err(|why| refused([known.store.clone()], &why))?;
+    }
+    let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
+    let stale = known.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
+    Ok(Owned {
+        seals: Arc::new(Seals::new(keys.vault.clone(), all)),
+        keys: Some(keys),
+        due: unfinished || stale,
+    })
+}
+
+/// The same of a host that has the lease.
+///
+/// # Errors
+/// The key was changed meanwhile, or another host began to encrypt something that is not encrypted everywhere.
+pub(super) async fn settled(database: &Database, serving: &Serving) -> Result<Arc<Seals>, PgStateError> {
+    let now = owned(database, serving).await?;
+    if now.due {
+        let why = "another host changed the key at the same time: start again";
+        return Err(refused(now.seals.stores().iter().cloned(), why));
+    }
+    Ok(now.seals)
+}
+
+/// A host that was away joins the others again: the key is still the one that it has.
+///
+/// # Errors
+/// It was changed meanwhile, or something is encrypted that was not.
+pub(super) async fn unchanged(database: &Database, seals: &Seals) -> Result<(), PgStateError> {
+    let known = database.read(known).await?;
+    let is_same = |known: &Known| {
+        let vault = seals.vault().ok_or("another host encrypted it")?;
+        known.is_proved_by(vault)
+    };
+    match known
+        .iter()
+        .find_map(|known| Some((known, is_same(known).err()?)))
+    {
+        Some((known, why)) => Err(refused([known.store.clone()], &why)),
+        None => Ok(()),
+    }
+}
+
+/// Seals everything with the current key, while no other host serves the state: none may write something that is not sealed.
+pub(super) async fn everything(
+    database: &Database,
+    serving: &Serving,
+    owned: &Owned,
+) -> Result<(), PgStateError> {
+    let Some(keys) = &owned.keys else { return Ok(()) };
+    let alone = Serving {
+        sharing: Sharing::Alone,
+        ..serving.clone()
+    };
+    let until = tokio::time::Instant::now() + PATIENCE.max(serving.lease * 2);
+    let lease = loop {
+        match lease::acquire(database, &alone).await? {
+            Acquired::Ours(lease) => break Arc::new(lease),
+            Acquired::Theirs(host) if tokio::time::Instant::now() >= until => {
+                return Err(PgStateError::Served { host });
+            }
+            Acquired::Theirs(_) => tokio::time::sleep(super::LOOK).await,
+        }
+    };
+    let over = CancellationToken::new();
+    let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
+    let pass = Pass {
+        database,
+        license: License(Arc::clone(&lease)),
+        agent: &serving.agent,
+        seals: &owned.seals,
+        keys,
+    };
+    let done = async {
+        check::verify_chains(database).await?;
+        let sealed = pass.run().await;
+        sealed.map_err(|failure| refused(owned.seals.stores().iter().cloned(), &failure.text()))
+    };
+    let done = done.await;
+    over.cancel();
+    renewing.abort();
+    lease.release(database).await;
+    done
+}
+
+/// It can be interrupted at every moment: each value says with which key it was sealed, and the next start goes on.
+struct Pass<'a> {
+    database: &'a Database,
+    license: License,
+    agent: &'a str,
+    seals: &'a Arc<Seals>,
+    keys: &'a Keys,
+}
+
+impl Pass<'_> {
+    async fn run(&self) -> Result<(), Failure> {
+        let vault = self.seals.known().map_err(failed)?;
+        // The proofs first: from the first sealed byte on, nothing starts without a key.
+        self.commit(async |session| {
+            let sql = "INSERT INTO marks (name, value) VALUES ($1, 1) ON CONFLICT DO NOTHING";
+            session.run(sql, &[&UNFINISHED]).await?;
+            let sql =
+                "INSERT INTO seals (store, reference, proof) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+            self.prove(session, vault, sql).await
+        })
+        .await?;
+        self.contents(vault).await?;
+        self.orders().await?;
+        self.stores().await?;
+        self.commit(async |session| {
+            let sql = "UPDATE seals SET previous = CASE WHEN reference <> $2 THEN reference ELSE previous END, reference = $2, \
+                proof = $3 WHERE store = $1";
+            self.prove(session, vault, sql).await
+        })
+        .await?;
+        self.rewrite().await;
+        self.commit(async |session| {
+            session
+                .run("DELETE FROM marks WHERE name = $1", &[&UNFINISHED])
+                .await
+                .map(drop)
+        })
+        .await
+    }
+
+    async fn prove(&self, session: &Session, vault: &Vault, sql: &str) -> Result<(), Failure> {
+        for store in self.seals.stores() {
+            let proof = vault.seal(&proof_of(store), PROOF).map_err(failed)?;
+            session.run(sql, &[store, &self.keys.reference, &proof]).await?;
+        }
+        Ok(())
+    }
+
+    /// A transaction of whoever holds the lease.
+    async fn commit<T>(&self, job: impl AsyncFnOnce(&Session) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.database
+            .write(async |session| {
+                if !self.license.holds(session).await? {
+                    return Err(Failure::Schema("another host has taken the agent".to_owned()));
+                }
+                job(session).await
+            })
+            .await
+    }
+
+    /// Contents in the order of their digests, some at a time.
+    async fn contents(&self, vault: &Vault) -> Result<(), Failure> {
+        let mut after: Vec<u8> = Vec::new();
+        loop {
+            let last = self
+                .commit(async |session| {
+                    let sql = "SELECT digest, bytes FROM contents WHERE digest > $1 ORDER BY digest LIMIT $2 FOR UPDATE";
+                    let rows = session.rows(sql, &[&after, &bound(AT_ONCE)]).await?;
+                    let (mut digests, mut sealed) = (Vec::new(), Vec::new());
+                    for found in &rows {
+                        let (digest, bytes): (_, Vec<u8>) = (row::digest(found, 0)?, found.try_get(1)?);
+                        // What somebody said may look sealed.
+                        if digest_of(&bytes) != digest && vault.is_current(&bytes) {
+                            continue;
+                        }
+                        let plain = opened(self.seals, digest, bytes)?;
+                        sealed.push(vault.seal(&place_of(digest), &plain).map_err(failed)?);
+                        digests.push(digest.0.to_vec());
+                    }
+                    let sql = "UPDATE contents c SET bytes = n.bytes FROM unnest($1::bytea[], $2::bytea[]) AS n (digest, bytes) \
+                        WHERE c.digest = n.digest";
+                    session.run(sql, &[&digests, &sealed]).await?;
+                    rows.last().map(|row| Ok(row.try_get(0)?)).transpose()
+                })
+                .await?;
+            match last {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Orders wait for an hour at most, so that those of another key are few.
+    async fn orders(&self) -> Result<(), Failure> {
+        self.commit(async |session| {
+            for found in &session.rows("SELECT id, wish, outcome FROM orders", &[]).await? {
+                let id = row::uuid(found, 0)?;
+                let anew = |what, said| {
+                    let said = order_opened(self.seals, what, id, said)?;
+                    order_closed(self.seals, what, id, said)
+                };
+                let wish = anew("wish", found.try_get(1)?)?;
+                let outcome: Option<Vec<u8>> = found.try_get(2)?;
+                let outcome = outcome.map(|said| anew("outcome", said)).transpose()?;
+                let key: &[u8] = id.as_bytes();
+                let sql = "UPDATE orders SET wish = $2, outcome = $3 WHERE id = $1";
+                session.run(sql, &[&key, &wish, &outcome]).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Encrypted stores that lie in the state.
+    async fn stores(&self) -> Result<(), Failure> {
+        let here = self
+            .database
+            .read(async |session| {
+                let sql = "SELECT DISTINCT store FROM memory_parts WHERE agent = $1 UNION \
+                    SELECT store FROM memory_seals WHERE agent = $1";
+                let rows = session.rows(sql, &[&self.agent]).await?;
+                rows.iter()
+                    .map(|row| Ok(row.try_get(0)?))
+                    .collect::<Result<Vec<String>, Failure>>()
+            })
+            .await?;
+        let vault = self.seals.vault().cloned().map(Arc::new);
+        let memory = PgMemory::new(self.database.clone(), self.agent)
+            .with_vault(vault)
+            .of_state(self.license.clone());
+        for name in here.into_iter().filter(|name| self.seals.holds(name)) {
+            let store = Store {
+                encryption: true,
+                ..Store::named(&name)
+            };
+            memory.sealed_anew(&store).await?;
+        }
+        Ok(())
+    }
+
+    /// Rows that were replaced still lie in the server's files: the tables are written anew. The server's own log and its backups are
+    /// its owner's matter.
+    async fn rewrite(&self) {
+        for table in REWRITTEN {
+            let done = async {
+                // A table is not written anew within a transaction; the connection is closed afterwards.
+                let tx = self.database.begin(Mode::Write).await?;
+                tx.batch("COMMIT").await?;
+                tx.batch("SET statement_timeout = 0").await?;
+                Ok::<_, Failure>(tx.batch(&format!("VACUUM FULL {table}")).await?)
+            };
+            if let Err(failure) = done.await {
+                tracing::warn!(
+                    table,
+                    error = failure.text(),
+                    "the server's files may hold what was there before it was encrypted, until its owner runs `VACUUM FULL`"
+                );
+            }
+        }
+    }
+}
+
+impl PgReader {
+    /// With what opens the state; without the key, what is not encrypted can be read.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn looked(self, find: Option<Find>) -> Result<Self, PgStateError> {
+        let known = self.database.read(known).await?;
+        Ok(Self {
+            seals: Arc::new(Seals::of_reader(&known, find)),
+            ..self
+        })
+    }
+
+    /// What opens it.
+    #[must_use]
+    pub fn seals(&self) -> &Seals {
+        &self.seals
+    }
+
+    /// The references of its keys; `None`: nothing is encrypted.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn key_references(&self) -> Result<Option<References>, PgStateError> {
+        self.with(async |session| {
+            if known(session).await?.is_empty() {
+                return Ok(None);
+            }
+            let sql = "SELECT reference, previous FROM seals ORDER BY store LIMIT 1";
+            let Some(row) = session.first(sql, &[]).await? else {
+                return Ok(None);
+            };
+            Ok(Some(References {
+                current: row.try_get(0)?,
+                previous: row.try_get(1)?,
+            }))
+        })
+        .await
+    }
+}
+
+impl PgState {
+    /// What opens and seals; `None`: nothing is encrypted.
+    #[must_use]
+    pub fn vault(&self) -> Option<&Vault> {
+        self.inner.seals.vault()
+    }
+
+    /// Says that the key before is no longer needed for anything.
+    ///
+    /// # Errors
+    /// The server is away, or another host has taken the agent.
+    pub async fn forget_previous_key(&self) -> Result<(), JournalError> {
+        let license = self.license();
+        let written = self.inner.database.write(async |session| {
+            if !license.holds(session).await? {
+                return Err(Failure::Schema("another host has taken the agent".to_owned()));
+            }
+            session
+                .run("UPDATE seals SET previous = NULL", &[])
+                .await
+                .map(drop)
+        });
+        written
+            .await
+            .map_err(|failure| JournalError::Unwritable(failure.text()))
+    }
+}
