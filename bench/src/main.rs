@@ -8,10 +8,12 @@
 //! Prints numbers, or nothing. As `clawk-bench __sandbox` it is the other side of its boxes.
 
 mod boxes;
+mod broker;
 mod carp;
 mod egress;
 mod execute;
 mod policy;
+mod scan;
 mod screen;
 mod trace;
 mod transport;
@@ -24,7 +26,7 @@ use anyhow::{Context, Result, bail};
 
 const HELP: &str = "usage: clawk-bench policy RULES | trace FILE EVENTS | sha256 FILE | verify FILE | diff FILE | \
                     governed FILE EVENTS | replay FILE | resolve ACTIONS | execute pure|acting FOLDER EXECUTIONS | false-positives secrets|injections FOLDER… | \
-                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N | transport URL|echo:unix|echo:http|echo:ws|echo:dir REQUESTS FOLDER | idle URL CONNECTIONS | first-word ADDRESS REQUESTS";
+                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N | transport URL|echo:unix|echo:http|echo:ws|echo:dir REQUESTS FOLDER | idle URL CONNECTIONS | scan DIMENSIONS ROWS | broker URL MESSAGES | first-word ADDRESS REQUESTS";
 
 fn main() -> ExitCode {
     match std::env::args_os().nth(1) {
@@ -92,6 +94,11 @@ fn run() -> Result<()> {
             let requests = requests.parse().context(HELP)?;
             return say(&transport::measure(target, requests, Path::new(folder))?);
         }
+        ["scan", dimensions, rows] => {
+            let (dimensions, rows) = (dimensions.parse().context(HELP)?, rows.parse().context(HELP)?);
+            return say(&scan::milliseconds(dimensions, rows));
+        }
+        ["broker", url, messages] => return say(&broker::measure(url, messages.parse().context(HELP)?)?),
         ["first-word", address, requests] => {
             let requests = requests.parse().context(HELP)?;
             return say(&transport::first_word(address, requests)?);

@@ -24,22 +24,22 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         ["--features", list] => list.split(',').map(|name| format!(",clawk/{name}")).collect(),
         _ => bail!("`cargo xtask dist` takes `--features LIST` only, for example `--features wasm`"),
     };
-    let program = built(&format!("{FEATURES}{more}"))?;
+    let program = built(PROFILE, &format!("{FEATURES}{more}"))?;
     let bytes = fs::metadata(&program)?.len();
     say(&format!("{} ({bytes} bytes)", program.display()));
     Ok(())
 }
 
-/// Builds the shipped program and returns its path.
+/// Builds a program with the features of the shipped one and returns its path. [`PROFILE`] makes it the shipped one.
 ///
 /// # Errors
 /// The build failed.
-pub(crate) fn build() -> Result<PathBuf> {
-    built(FEATURES)
+pub(crate) fn build(profile: &str) -> Result<PathBuf> {
+    built(profile, FEATURES)
 }
 
-fn built(features: &str) -> Result<PathBuf> {
-    let words = ["--profile", PROFILE, "--package", "clawk", "--features", features];
+fn built(profile: &str, features: &str) -> Result<PathBuf> {
+    let words = ["--profile", profile, "--package", "clawk", "--features", features];
     let built = executables(&words)?;
     let program = built
         .into_iter()

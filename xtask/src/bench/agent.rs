@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::manifest::{self, Setup};
 use super::process;
+use super::prose::random;
 use super::sample::Sample;
 use crate::run::command;
 
@@ -236,17 +237,9 @@ struct Ids {
 }
 
 impl Ids {
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn next(&mut self) -> (u64, String) {
         self.count += 1;
-        let (high, low) = (self.random(), self.random());
+        let (high, low) = (random(&mut self.state), random(&mut self.state));
         let id = format!(
             "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
             high >> 32,

@@ -24,8 +24,9 @@ pub(crate) struct Machine {
     program: String,
 }
 
-/// Looks around; `folder` is where state was written, `given` a program that was not built from this tree.
-pub(crate) fn note(folder: &Path, given: Option<&str>) -> Result<Machine> {
+/// Looks around; `folder` is where state was written, `given` a program that was not built from this tree, `profile` how the others
+/// were built.
+pub(crate) fn note(folder: &Path, given: Option<&str>, profile: &str) -> Result<Machine> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default(); // silent-ok: an unknown machine is one, too
     let field = |text: &str, name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -53,7 +54,7 @@ pub(crate) fn note(folder: &Path, given: Option<&str>) -> Result<Machine> {
         program: match given {
             Some(program) => program.to_owned(),
             None => format!(
-                "commit {}{}",
+                "profile `{profile}`, commit {}{}",
                 commit.trim(),
                 if changed { " with changes" } else { "" }
             ),

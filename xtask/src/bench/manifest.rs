@@ -14,6 +14,10 @@ pub(crate) struct Setup {
     pub(crate) side_effects: bool,
     /// Mode of the sandbox's file system.
     pub(crate) view: &'static str,
+    /// `search.strategy` of the store `notes`.
+    pub(crate) search: &'static str,
+    /// The port of a server of embeddings for that store; none: the built-in table.
+    pub(crate) embedder: Option<u16>,
 }
 
 impl Setup {
@@ -22,6 +26,8 @@ impl Setup {
         relaxed: false,
         side_effects: false,
         view: "deny",
+        search: "hybrid",
+        embedder: None,
     };
 }
 
@@ -29,9 +35,22 @@ impl Setup {
 pub(crate) fn write(folder: &Path, setup: Setup) -> Result<()> {
     let read_only = !setup.side_effects;
     let durability = if setup.relaxed { "relaxed" } else { "durable" };
+    let (embedder, embedding) = match setup.embedder {
+        Some(port) => (
+            EMBEDDER.replace("PORT", &port.to_string()),
+            format!(
+                ", embedding: {{ provider_ref: embedder, model: bag, dimensions: {} }}",
+                super::embeddings::DIMENSIONS
+            ),
+        ),
+        None => Default::default(),
+    };
     let manifest = MANIFEST
         .replace("READ_ONLY", &read_only.to_string())
-        .replace("VIEW", setup.view);
+        .replace("VIEW", setup.view)
+        .replace("SEARCH", setup.search)
+        .replace("EMBEDDER", &embedder)
+        .replace("EMBEDDING", &embedding);
     for (name, text) in [
         ("claw.yaml", manifest),
         ("clawk.toml", CONFIG.replace("DURABILITY", durability)),
@@ -43,6 +62,9 @@ pub(crate) fn write(folder: &Path, setup: Setup) -> Result<()> {
     Ok(())
 }
 
+const EMBEDDER: &str = r#"    - inline: { name: embedder, protocol: openai-compatible, endpoint: "http://127.0.0.1:PORT/v1", model: bag, auth: { type: none } }
+"#;
+
 const MANIFEST: &str = r#"claw: "0.3.0"
 kind: Claw
 metadata:
@@ -53,7 +75,7 @@ spec:
     inline: { personality: Answers whoever measures., autonomy: autonomous }
   providers:
     - inline: { name: scripted, protocol: custom, endpoint: "script:./model.yaml", model: scripted, auth: { type: none } }
-  channels:
+EMBEDDER  channels:
     - inline: { name: terminal, type: cli, transport: stdio, auth: { secret_ref: NONE } }
   sandbox:
     inline: { name: box, level: process, capabilities: { shell: { mode: full }, filesystem: { mode: VIEW } } }
@@ -75,9 +97,7 @@ spec:
     inline:
       name: notes
       stores:
-        - { name: few, type: semantic, backend: sqlite }
-        - { name: many, type: semantic, backend: sqlite }
-        - { name: words, type: semantic, backend: sqlite, search: { strategy: fts-only } }
+        - { name: notes, type: semantic, backend: sqlite, search: { strategy: SEARCH }EMBEDDING }
   policies:
     - inline:
         name: rules

@@ -5,23 +5,28 @@
 //! latencies are medians, because other work on the machine only ever makes them worse.
 
 mod agent;
+mod embeddings;
 mod machine;
 mod manifest;
 mod process;
 mod programs;
+mod prose;
 mod rows;
 mod sample;
+mod servers;
+mod several;
 mod table;
 
 use std::io::Write as _;
 
 use anyhow::{Context, Result, bail};
 
+use crate::dist::PROFILE;
 use programs::Programs;
 use table::Table;
 
 /// What was asked for on the command line.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Flags {
     quick: bool,
     json: bool,
@@ -29,8 +34,12 @@ struct Flags {
     wasm: bool,
     /// A built program to measure instead of the tree's.
     program: Option<String>,
+    /// The profile that the programs are built with.
+    profile: String,
     /// Only rows of measurements whose name holds this.
     only: String,
+    /// Stores of more entries than this are not made.
+    most: u32,
 }
 
 /// How much is measured.
@@ -49,8 +58,8 @@ pub(crate) struct Size {
     pub(crate) sessions: u32,
     /// Events of the verified trace.
     pub(crate) events: u32,
-    /// Entries of the large memory store.
-    pub(crate) entries: u32,
+    /// Entries of the memory stores, from few to many.
+    pub(crate) entries: &'static [u32],
 }
 
 const FULL: Size = Size {
@@ -61,7 +70,7 @@ const FULL: Size = Size {
     turns: 10_000,
     sessions: 2_000,
     events: 1_000_000,
-    entries: 100_000,
+    entries: &[1_000, 10_000, 100_000, 1_000_000],
 };
 const QUICK: Size = Size {
     starts: 10,
@@ -71,7 +80,7 @@ const QUICK: Size = Size {
     turns: 3_000,
     sessions: 1_000,
     events: 200_000,
-    entries: 20_000,
+    entries: &[1_000, 20_000],
 };
 
 /// Measures and prints. One measurement's failure does not take the others'.
@@ -80,8 +89,10 @@ const QUICK: Size = Size {
 /// Wrong words, a failed build, or an agent that answers anything but what it should.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let asked = asked(words)?;
-    let size = if asked.quick { QUICK } else { FULL };
-    let programs = Programs::build(asked.program.as_deref(), asked.wasm)?;
+    let mut size = if asked.quick { QUICK } else { FULL };
+    let fit = size.entries.partition_point(|entries| *entries <= asked.most);
+    size.entries = size.entries.get(..fit.max(1)).unwrap_or(size.entries);
+    let programs = Programs::build(asked.program.as_deref(), &asked.profile, asked.wasm)?;
     let mut table = Table::default();
     let mut failed = Vec::new();
     for (name, measure) in rows::ALL {
@@ -95,7 +106,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             failed.push(name);
         }
     }
-    let machine = machine::note(programs.folder(), asked.program.as_deref())?;
+    let given = asked.program.as_deref();
+    let machine = machine::note(programs.folder(), given, &asked.profile)?;
     if asked.json {
         crate::run::say(&table.json(&machine));
     } else {
@@ -110,7 +122,15 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 }
 
 fn asked(words: &[String]) -> Result<Flags> {
-    let mut asked = Flags::default();
+    let mut asked = Flags {
+        quick: false,
+        json: false,
+        wasm: false,
+        program: None,
+        profile: PROFILE.to_owned(),
+        only: String::new(),
+        most: u32::MAX,
+    };
     let mut words = words.iter().map(String::as_str);
     while let Some(word) = words.next() {
         match word {
@@ -122,13 +142,21 @@ fn asked(words: &[String]) -> Result<Flags> {
                 _ => bail!("`--format` takes `json` or `human`"),
             },
             "--program" => asked.program = Some(words.next().context("`--program` takes a path")?.to_owned()),
+            "--most" => {
+                let most = words.next().context("`--most` takes a number of entries")?;
+                asked.most = most.parse().context("`--most` takes a number of entries")?;
+            }
+            "--profile" => words
+                .next()
+                .context("`--profile` takes a name of `Cargo.toml`")?
+                .clone_into(&mut asked.profile),
             "--only" => words
                 .next()
                 .context("`--only` takes a word")?
                 .clone_into(&mut asked.only),
             other => {
                 bail!(
-                    "`{other}` is none of `--quick`, `--wasm`, `--format json`, `--only WORD` and `--program PATH`"
+                    "`{other}` is none of `--quick`, `--wasm`, `--format json`, `--only WORD`, `--most ENTRIES`, `--profile NAME` and `--program PATH`"
                 )
             }
         }

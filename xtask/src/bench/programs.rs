@@ -24,16 +24,16 @@ pub(crate) struct Programs {
 pub(crate) struct Scratch(PathBuf);
 
 impl Programs {
-    /// Builds them as they are shipped; a product that is given is taken as it is. `wasm`: with that back end in the
+    /// Builds them with this profile; a product that is given is taken as it is. `wasm`: with that back end in the
     /// library rows, not in the product.
-    pub(crate) fn build(given: Option<&str>, wasm: bool) -> Result<Self> {
+    pub(crate) fn build(given: Option<&str>, profile: &str, wasm: bool) -> Result<Self> {
         let clawk = match given {
             Some(program) => Path::new(program)
                 .canonicalize()
                 .with_context(|| format!("there is no `{program}`"))?,
-            None => dist::build()?,
+            None => dist::build(profile)?,
         };
-        let mut words = vec!["--profile", dist::PROFILE, "--package", "clawk-bench"];
+        let mut words = vec!["--profile", profile, "--package", "clawk-bench"];
         if wasm {
             words.extend(["--features", "wasm"]);
         }

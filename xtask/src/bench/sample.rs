@@ -24,6 +24,33 @@ impl Sample {
         sorted.get(at).copied().unwrap_or(0.0)
     }
 
+    /// All of them together.
+    pub(crate) fn sum(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    /// The first ones, this share of all.
+    pub(crate) fn beginning(&self, share: f64) -> Self {
+        Self(self.0.get(..self.part(share)).unwrap_or_default().to_vec())
+    }
+
+    /// The last ones, this share of all.
+    pub(crate) fn end(&self, share: f64) -> Self {
+        let from = self.0.len().saturating_sub(self.part(share));
+        Self(self.0.get(from..).unwrap_or_default().to_vec())
+    }
+
+    /// At least one.
+    fn part(&self, share: f64) -> usize {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a length"
+        )]
+        let part = (self.0.len() as f64 * share) as usize;
+        part.clamp(1, self.0.len().max(1))
+    }
+
     /// The middle one.
     pub(crate) fn median(&self) -> f64 {
         self.quantile(0.5)

@@ -1,171 +1,329 @@
-//! A query must not mind how much is remembered.
+//! How memory grows: stores of a thousand to a million entries, each filled, asked and weighed beside the smallest, through the
+//! wire, by one client that waits for each answer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::super::Size;
 use super::super::agent::Agent;
 use super::super::manifest::Setup;
+use super::super::process::rss_mib;
 use super::super::programs::Programs;
+use super::super::prose::Prose;
 use super::super::sample::{Sample, timed};
 use super::super::table::{Goal, Table};
+use super::disk::fdatasync_ms;
 
-/// Entries of the small store.
-const FEW: u32 = 1_000;
-/// Characters of an entry whose bytes are counted.
-const LONG: u32 = 1_000;
 /// Entries stored with one request.
-const AT_ONCE: u32 = 500;
-const WORDS: [&str; 10] = [
-    "revenue", "pipeline", "garden", "weather", "engine", "poetry", "harbour", "music", "winter", "bread",
-];
-const QUESTIONS: [&str; 4] = [
-    "revenue of the garden",
-    "topic123 engine",
-    "entry about",
-    "topic7",
-];
+pub(super) const AT_ONCE: u32 = 500;
+/// Characters of an entry here: a remark or a message.
+const SHORT: usize = 200;
+/// Different questions.
+const QUESTIONS: u32 = 40;
+/// Entries that are stored one by one.
+const SINGLE: u32 = 100;
+/// What a question may take.
+const GOAL_MS: f64 = 20.0;
 
-pub(super) fn queries(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
+pub(super) const FILLING: Setup = Setup {
+    relaxed: true,
+    ..Setup::PLAIN
+};
+
+/// A state directory with so many entries in its store `notes`.
+#[derive(Debug)]
+struct Filled {
+    entries: u32,
+    folder: PathBuf,
+}
+
+/// Which requests an agent has been sent.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    requests: u64,
+}
+
+impl Writer {
+    /// One whose requests are no other's.
+    pub(super) const fn beside() -> Self {
+        Self { requests: 1 << 32 }
+    }
+
+    /// Stores entries with one request; milliseconds.
+    pub(super) fn store(&mut self, agent: &mut Agent, entries: &[Value]) -> Result<f64> {
+        self.requests += 1;
+        let id = format!("0198aaaa-0000-4000-8000-{:012x}", self.requests);
+        let params = json!({ "store": "notes", "entries": entries, "context": { "request_id": id } });
+        let (took, answer) = timed(|| agent.ask("claw.memory.store", &params));
+        let stored = answer?.get("stored").and_then(Value::as_u64);
+        ensure!(stored == u64::try_from(entries.len()).ok(), "stored {stored:?}"); // silent-ok: it is compared
+        Ok(took)
+    }
+
+    /// Fills the store; milliseconds for each request.
+    pub(super) fn fill(
+        &mut self,
+        agent: &mut Agent,
+        prose: &Prose,
+        (entries, characters): (u32, usize),
+    ) -> Result<Sample> {
+        let mut took = Sample::default();
+        for first in (0..entries).step_by(usize::try_from(AT_ONCE)?) {
+            let numbers = first..entries.min(first + AT_ONCE);
+            let texts = numbers.map(|n| json!({ "content": prose.text(n, characters) }));
+            took.push(self.store(agent, &texts.collect::<Vec<_>>())?);
+        }
+        Ok(took)
+    }
+}
+
+pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
+    let prose = Prose::load()?;
+    let stores = filled(programs, folder, size, &prose, table)?;
+    single(programs, &stores, folder, &prose, table)?;
+    for (search, name, goal) in [
+        ("fts-only", "by words", Goal::RatioAtMost(2.0)),
+        (
+            "vector-only",
+            "by vectors of 256 dimensions, all scanned",
+            Goal::None,
+        ),
+        ("hybrid", "by both", Goal::None),
+    ] {
+        let mut agents = started(programs, &stores, search)?;
+        let first = first_question(&mut agents, &prose)?;
+        let asked = asked(&mut agents, &prose, size.starts)?;
+        add(table, &stores, &asked, (search, name), goal);
+        add_first(table, &stores, &first, name);
+        if search == "vector-only" {
+            add_slope(table, &stores, &asked);
+        }
+        if search == "hybrid" {
+            add_resident(table, &stores, &agents)?;
+        }
+        agents.into_iter().try_for_each(Agent::end)?;
+    }
+    scans(programs, &stores, table)
+}
+
+/// Fills a store of each size in a state directory of its own.
+fn filled(
+    programs: &Programs,
+    folder: &Path,
+    size: Size,
+    prose: &Prose,
+    table: &mut Table,
+) -> Result<Vec<Filled>> {
+    let mut stores = Vec::new();
+    let mut least = 0.0;
+    for entries in size.entries {
+        let folder = folder.join(entries.to_string());
+        std::fs::create_dir(&folder)?;
+        let mut agent = Agent::start(&programs.clawk, &folder, FILLING)?;
+        let took = Writer::default().fill(&mut agent, prose, (*entries, SHORT))?;
+        agent.end()?;
+        let rate = f64::from(*entries) / took.sum() * 1e3;
+        if stores.is_empty() {
+            least = rate;
+        }
+        let text = SHORT as f64 * f64::from(*entries);
+        table.add(
+            format!("filling a store with {entries} entries of {SHORT} characters, {AT_ONCE} a request"),
+            (rate, "/s"),
+            (smallest(size.entries), least),
+            Goal::None,
+        );
+        #[expect(clippy::cast_precision_loss, reason = "bytes of a benchmark")]
+        let bytes = super::entry::folder_bytes(&folder)? as f64;
+        table.add(
+            "the same, bytes on disk with words and vectors",
+            (bytes / 1e6, "MB"),
+            ("its text", text / 1e6),
+            Goal::None,
+        );
+        stores.push(Filled {
+            entries: *entries,
+            folder,
+        });
+    }
+    Ok(stores)
+}
+
+fn smallest(sizes: &[u32]) -> String {
+    format!("with {}", sizes.first().copied().unwrap_or(0))
+}
+
+/// One entry after the other, durable, behind so many others.
+fn single(
+    programs: &Programs,
+    stores: &[Filled],
+    folder: &Path,
+    prose: &Prose,
+    table: &mut Table,
+) -> Result<()> {
+    let mut agents = started(programs, stores, "hybrid")?;
+    let (mut sync, mut took) = (Sample::default(), vec![Sample::default(); agents.len()]);
+    let mut writer = Writer::beside();
+    for n in 0..SINGLE {
+        let entry = [json!({ "content": prose.text(u32::MAX - n, SHORT) })];
+        for (agent, took) in agents.iter_mut().zip(&mut took) {
+            took.push(writer.store(agent, &entry)?);
+        }
+        sync.push(fdatasync_ms(folder, 1)?.median());
+    }
+    for (store, took) in stores.iter().zip(&took) {
+        table.add(
+            format!("storing one entry, durable, behind {} others, p50", store.entries),
+            (took.median(), "ms"),
+            ("one fdatasync", sync.median()),
+            Goal::None,
+        );
+    }
+    agents.into_iter().try_for_each(Agent::end)
+}
+
+/// An agent for each store, all of them searching this way.
+fn started(programs: &Programs, stores: &[Filled], search: &'static str) -> Result<Vec<Agent>> {
     let setup = Setup {
-        relaxed: true,
+        search,
         ..Setup::PLAIN
     };
-    let mut agent = Agent::start(&programs.clawk, folder, setup)?;
-    let mut request = 0;
-    for (store, count) in [("few", FEW), ("many", size.entries)] {
-        for chunk in 0..count / AT_ONCE {
-            let entries: Vec<Value> = (chunk * AT_ONCE..(chunk + 1) * AT_ONCE).map(entry).collect();
-            request += 1;
-            let id = format!("0198aaaa-0000-4000-8000-{request:012x}");
-            let params = json!({ "store": store, "entries": entries, "context": { "request_id": id } });
-            agent.ask("claw.memory.store", &params)?;
-        }
-    }
-    let (mut few, mut many) = (Sample::default(), Sample::default());
-    for _ in 0..size.starts {
-        for question in QUESTIONS {
-            for (store, sample) in [("few", &mut few), ("many", &mut many)] {
-                let params =
-                    json!({ "store": store, "query": { "type": "semantic", "text": question, "top_k": 10 } });
-                let (took, found) = timed(|| agent.ask("claw.memory.query", &params));
-                let found = found?;
-                let entries = found.get("entries").and_then(Value::as_array).map_or(0, Vec::len);
-                ensure!(entries > 0, "`{question}` found nothing: {found}");
-                sample.push(took);
+    stores
+        .iter()
+        .map(|store| Agent::start(&programs.clawk, &store.folder, setup))
+        .collect()
+}
+
+/// Asks; milliseconds.
+pub(super) fn ask(agent: &mut Agent, question: &str) -> Result<f64> {
+    let params = json!({ "store": "notes", "query": { "type": "semantic", "text": question, "top_k": 10 } });
+    let (took, found) = timed(|| agent.ask("claw.memory.query", &params));
+    let found = found?;
+    let entries = found.get("entries").and_then(Value::as_array).map_or(0, Vec::len);
+    ensure!(entries > 0, "`{question}` found nothing: {found}");
+    Ok(took)
+}
+
+/// What the first question after a start takes.
+fn first_question(agents: &mut [Agent], prose: &Prose) -> Result<Vec<f64>> {
+    let question = prose.question(QUESTIONS);
+    agents.iter_mut().map(|agent| ask(agent, &question)).collect()
+}
+
+/// Every question at every store, one store after the other, so many times.
+fn asked(agents: &mut [Agent], prose: &Prose, rounds: usize) -> Result<Vec<Sample>> {
+    let mut samples = vec![Sample::default(); agents.len()];
+    for _ in 0..rounds {
+        for question in (0..QUESTIONS).map(|n| prose.question(n)) {
+            for (agent, sample) in agents.iter_mut().zip(&mut samples) {
+                sample.push(ask(agent, &question)?);
             }
         }
     }
-    agent.end()?;
-    table.add(
-        format!("memory query at {} entries, p50", size.entries),
-        (many.median(), "ms"),
-        (format!("at {FEW}"), few.median()),
-        Goal::RatioAtMost(2.0),
-    );
-    table.add(
-        "the same, p99",
-        (many.quantile(0.99), "ms"),
-        (format!("at {FEW}"), few.quantile(0.99)),
-        Goal::AtMost(20.0),
-    );
-    Ok(())
+    Ok(samples)
 }
 
-/// What an entry of a thousand characters takes of the whole state directory, vectors apart: words alone are indexed.
-pub(super) fn bytes(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
-    let setup = Setup {
-        relaxed: true,
-        ..Setup::PLAIN
+fn add(table: &mut Table, stores: &[Filled], asked: &[Sample], (search, name): (&str, &str), p50_goal: Goal) {
+    let Some((few, least)) = stores.first().zip(asked.first()) else {
+        return;
     };
-    let mut agent = Agent::start(&programs.clawk, folder, setup)?;
-    let mut request = 0;
-    let mut store = |agent: &mut Agent, from: u32, count: u32| -> Result<Sample> {
-        let mut took = Sample::default();
-        for chunk in 0..count / AT_ONCE {
-            let first = from + chunk * AT_ONCE;
-            let entries: Vec<Value> = (first..first + AT_ONCE).map(long).collect();
-            request += 1;
-            let id = format!("0198bbbb-0000-4000-8000-{request:012x}");
-            let params = json!({ "store": "words", "entries": entries, "context": { "request_id": id } });
-            let (time, answer) = timed(|| agent.ask("claw.memory.store", &params));
-            answer?;
-            took.push(time);
-        }
-        Ok(took)
+    for (store, sample) in stores.iter().zip(asked).skip(1) {
+        // The goals speak of 100,000; one more is the hybrid's p99.
+        let counts = store.entries <= 100_000;
+        let p99_goal = if counts && search != "vector-only" {
+            Goal::AtMost(GOAL_MS)
+        } else {
+            Goal::None
+        };
+        table.add(
+            format!("memory query {name} at {} entries, p50", store.entries),
+            (sample.median(), "ms"),
+            (format!("at {}", few.entries), least.median()),
+            if counts { p50_goal } else { Goal::None },
+        );
+        table.add(
+            "the same, p99",
+            (sample.quantile(0.99), "ms"),
+            (format!("at {}", few.entries), least.quantile(0.99)),
+            p99_goal,
+        );
+    }
+}
+
+fn add_first(table: &mut Table, stores: &[Filled], first: &[f64], name: &str) {
+    if let (Some(store), Some(took), Some(few), Some(least)) =
+        (stores.last(), first.last(), stores.first(), first.first())
+    {
+        table.add(
+            format!(
+                "the first question {name} after a start, at {} entries",
+                store.entries
+            ),
+            (*took, "ms"),
+            (format!("at {}", few.entries), *least),
+            Goal::None,
+        );
+    }
+}
+
+/// What one more entry costs a scan, and how many a scan looks at within [`GOAL_MS`].
+fn add_slope(table: &mut Table, stores: &[Filled], asked: &[Sample]) {
+    let (Some(few), Some(many)) = (stores.first(), stores.last()) else {
+        return;
     };
-    let first = store(&mut agent, 0, FEW)?;
-    let count = size.entries / 10 / AT_ONCE * AT_ONCE;
-    let last = store(&mut agent, FEW, count.max(AT_ONCE))?;
-    agent.end()?;
-    let (bytes, entries) = (folder_bytes(folder)?, FEW + count.max(AT_ONCE));
-    #[expect(clippy::cast_precision_loss, reason = "bytes of a benchmark")]
-    let each = bytes as f64 / f64::from(entries) / f64::from(LONG);
+    let (Some(least), Some(most)) = (asked.first(), asked.last()) else {
+        return;
+    };
+    let more = f64::from(many.entries - few.entries);
+    let each = (most.median() - least.median()) / more;
+    table.add(
+        "an exact scan through the wire: what 100,000 more vectors of 256 dimensions cost",
+        (each * 1e5, "ms"),
+        (format!("the whole query at {}", few.entries), least.median()),
+        Goal::None,
+    );
+    let reach = f64::from(few.entries) + (GOAL_MS - least.median()) / each;
+    table.add(
+        format!("entries at which the scan's query takes {GOAL_MS} ms"),
+        (reach / 1e3, "thousand"),
+        ("the largest store measured", f64::from(many.entries) / 1e3),
+        Goal::None,
+    );
+}
+
+fn add_resident(table: &mut Table, stores: &[Filled], agents: &[Agent]) -> Result<()> {
+    let (few, many) = stores.first().zip(stores.last()).context("no store")?;
+    let (least, most) = agents.first().zip(agents.last()).context("no agent")?;
     table.add(
         format!(
-            "bytes on disk of an entry of {LONG} characters, the whole state directory over {entries} of them"
+            "resident memory with {} entries, words and vectors asked",
+            many.entries
         ),
-        (each, "×"),
-        (format!("its {LONG} characters"), 1.0),
-        Goal::RatioAtMost(3.3),
-    );
-    table.add(
-        format!("storing {AT_ONCE} of them behind up to {} others", FEW + count),
-        (last.median(), "ms"),
-        ("into an empty store".to_owned(), first.median()),
-        Goal::RatioAtMost(2.0),
+        (rss_mib(most.pid())?, "MiB"),
+        (format!("with {}", few.entries), rss_mib(least.pid())?),
+        Goal::None,
     );
     Ok(())
 }
 
-/// Bytes of all files below a folder: the state lies in it, and nothing else grows.
-fn folder_bytes(folder: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            bytes += folder_bytes(&entry.path())?;
-        } else if kind.is_file() {
-            bytes += entry.metadata()?.len();
-        }
+/// The scan alone, in the library, of the built-in table's vectors and of a model's.
+fn scans(programs: &Programs, stores: &[Filled], table: &mut Table) -> Result<()> {
+    let most = stores.last().map_or(1_000, |store| store.entries);
+    for dimensions in [256, super::super::embeddings::DIMENSIONS] {
+        let mut library = crate::run::command(&programs.library);
+        let words = [dimensions.to_string(), most.to_string()];
+        let printed = crate::run::output(library.arg("scan").args(words))?;
+        let mut numbers = printed.split_whitespace().map(str::parse::<f64>);
+        let mut next = || numbers.next().context("the library program prints two numbers");
+        let (scan, read) = (next()??, next()??);
+        table.add(
+            format!("one exact scan of {most} vectors of {dimensions} dimensions, in the library"),
+            (scan, "ms"),
+            ("reading their bytes once", read),
+            Goal::None,
+        );
     }
-    Ok(bytes)
-}
-
-/// Prose of exactly so many characters: common words, and a few of its own.
-fn long(n: u32) -> Value {
-    let mut text = format!("entry number{n} about topic{} in chapter{}:", n % 977, n % 31);
-    let mut at = n;
-    while text.len() < usize::try_from(LONG).unwrap_or(1000) {
-        at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let word = WORDS
-            .get(usize::try_from(at >> 24).unwrap_or(0) % WORDS.len())
-            .copied()
-            .unwrap_or("bread");
-        text.push(' ');
-        text.push_str(word);
-        if at.is_multiple_of(7) {
-            text.push_str(&format!("{}", at % 4999));
-        }
-    }
-    text.truncate(usize::try_from(LONG).unwrap_or(1000));
-    json!({ "content": text })
-}
-
-/// Ten common words in every combination, a few hundred rarer ones, and a number.
-fn entry(n: u32) -> Value {
-    let skip = usize::try_from(n * 7 % 10).unwrap_or(0);
-    let step = usize::try_from(1 + n % 3).unwrap_or(1);
-    let words: Vec<&str> = WORDS
-        .iter()
-        .cycle()
-        .skip(skip)
-        .step_by(step)
-        .take(5)
-        .copied()
-        .collect();
-    json!({ "content": format!("entry {n} about the {} and topic{} of {}", words.join(" "), n % 997, n % 31) })
+    Ok(())
 }

@@ -4,9 +4,13 @@ mod boxes;
 mod carp;
 mod channels;
 pub(super) mod disk;
+mod entry;
+mod hosts;
 mod library;
 mod memory;
+mod shared;
 mod start;
+mod swarm;
 mod tools;
 mod transports;
 mod turns;
@@ -24,7 +28,7 @@ use super::table::Table;
 type Measure = fn(&Programs, &Path, Size, &mut Table) -> Result<()>;
 
 /// All of them, with what is told while they run.
-pub(super) const ALL: [(&str, Measure); 15] = [
+pub(super) const ALL: [(&str, Measure); 20] = [
     ("starts", start::starts),
     ("idle memory", start::idle),
     ("claw.status and claw.tool.call", wire::floods),
@@ -36,8 +40,13 @@ pub(super) const ALL: [(&str, Measure); 15] = [
     ("CARP and TRACE", carp::rows),
     ("sandboxed commands", tools::sandboxed),
     ("boxes", boxes::rows),
-    ("memory queries", memory::queries),
-    ("bytes of an entry", memory::bytes),
+    ("memory, from few entries to many", memory::rows),
+    ("bytes of an entry", entry::bytes),
+    ("vectors of a provider", entry::embedded),
+    ("memory on PostgreSQL", shared::rows),
+    ("swarm, by back end", swarm::rows),
+    ("swarm, by members", swarm::members),
+    ("hosts on one database", hosts::rows),
     ("flat memory", wire::flat),
     ("flat memory over turns and sessions", turns::flat),
 ];

@@ -1,0 +1,42 @@
+//! The exact scan over vectors in memory, beside reading their bytes once.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use clawk_recall::packed::{Matrix, pack};
+
+/// Scans and reads; the best of them counts.
+const ROUNDS: u32 = 15;
+/// Different vectors.
+const DIFFERENT: usize = 997;
+
+/// Milliseconds of a scan for the ten nearest of so many vectors, and of reading as many bytes.
+pub(crate) fn milliseconds(dimensions: usize, rows: usize) -> String {
+    let mut state = 7_u64;
+    let mut value = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        #[expect(clippy::cast_precision_loss, reason = "a vector of a benchmark")]
+        let share = (state >> 40) as f32 / (1_u64 << 24) as f32;
+        share - 0.5
+    };
+    let mut vector = move || (0..dimensions).map(|_| value()).collect::<Vec<f32>>();
+    let packed: Vec<Vec<u8>> = (0..DIFFERENT).map(|_| pack(&vector())).collect();
+    let mut matrix = Matrix::default();
+    for (n, vector) in (0..).zip(packed.iter().cycle().take(rows)) {
+        matrix.add(n, 0, vector);
+    }
+    let bytes = vec![1_u64; rows * dimensions / 8];
+    let (mut scan, mut read) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..ROUNDS {
+        let query = vector();
+        let began = Instant::now();
+        black_box(matrix.nearest(&query, 10, |_| true));
+        scan = scan.min(began.elapsed().as_secs_f64() * 1e3);
+        let began = Instant::now();
+        black_box(black_box(&bytes).iter().fold(0_u64, |sum, word| sum ^ word));
+        read = read.min(began.elapsed().as_secs_f64() * 1e3);
+    }
+    format!("{scan} {read}")
+}

@@ -1,0 +1,111 @@
+//! A store on a PostgreSQL server: its words, and its vectors by the extension `vector` beside the scan of clawk itself.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::super::Size;
+use super::super::agent::Agent;
+use super::super::manifest;
+use super::super::manifest::Setup;
+use super::super::programs::Programs;
+use super::super::prose::Prose;
+use super::super::sample::Sample;
+use super::super::servers::{Database, secrets};
+use super::super::several::{clawk, trust};
+use super::super::table::{Goal, Table};
+use super::memory::{FILLING, Writer, ask};
+
+const QUESTIONS: u32 = 20;
+/// Stores with more entries are filled for minutes.
+const MOST: u32 = 100_000;
+
+/// Starts the agent of a folder, with its store on the server.
+fn started(programs: &Programs, folder: &Path, database: &Database, search: &'static str) -> Result<Agent> {
+    let setup = Setup { search, ..FILLING };
+    manifest::write(folder, setup)?;
+    let path = folder.join("claw.yaml");
+    let text = std::fs::read_to_string(&path)?.replace("backend: sqlite", "backend: postgresql");
+    std::fs::write(&path, text)?;
+    let path = folder.join("clawk.toml");
+    let config = format!(
+        "{}\n[secrets_store]\nfile = \"secrets.toml\"\n[postgres]\nurl = \"{}\"\nsecret_ref = \"PG_PASSWORD\"\ntls = \"disable\"\n\
+         operation_timeout_ms = 60000\n",
+        std::fs::read_to_string(&path)?,
+        database.url()
+    );
+    std::fs::write(&path, config)?;
+    secrets(folder)?;
+    trust(&programs.clawk, folder)?;
+    let mut agent = Agent::of(&mut clawk(
+        &programs.clawk,
+        folder,
+        &["serve", "claw.yaml", "--stdio"],
+    ))?;
+    agent.initialize()?;
+    Ok(agent)
+}
+
+/// Every question so many times.
+fn asked(agent: &mut Agent, prose: &Prose, rounds: usize) -> Result<Sample> {
+    let mut sample = Sample::default();
+    // Not counted: this process may read all vectors for it.
+    ask(agent, &prose.question(QUESTIONS))?;
+    for _ in 0..rounds {
+        for n in 0..QUESTIONS {
+            sample.push(ask(agent, &prose.question(n))?);
+        }
+    }
+    Ok(sample)
+}
+
+pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
+    let prose = Prose::load()?;
+    let rounds = size.starts / 3;
+    let mut least: Option<(f64, f64)> = None;
+    for entries in size.entries.iter().copied().filter(|entries| *entries <= MOST) {
+        // A server for each: a store that shares its table with another one is another measurement.
+        let folder = folder.join(entries.to_string());
+        std::fs::create_dir(&folder)?;
+        let database = Database::start(&folder)?;
+        database.sql("create extension vector")?;
+        let mut agent = started(programs, &folder, &database, "hybrid")?;
+        let took = Writer::default().fill(&mut agent, &prose, (entries, 200))?;
+        // One more says that all before it are there.
+        Writer::beside().store(&mut agent, &[json!({ "content": prose.text(u32::MAX, 200) })])?;
+        agent.end()?;
+        database.sql("vacuum analyze")?;
+        let by = |search| -> Result<Sample> {
+            let mut agent = started(programs, &folder, &database, search)?;
+            let sample = asked(&mut agent, &prose, rounds)?;
+            agent.end()?;
+            Ok(sample)
+        };
+        let (words, extension) = (by("fts-only")?, by("vector-only")?);
+        database.sql("drop extension vector cascade")?;
+        let own = by("vector-only")?;
+        let rate = f64::from(entries) / took.sum() * 1e3;
+        let (least_rate, least_words) = *least.get_or_insert((rate, words.median()));
+        let few = size.entries.first().copied().unwrap_or(0);
+        table.add(
+            format!("PostgreSQL: filling a store with {entries} entries of 200 characters"),
+            (rate, "/s"),
+            (format!("with {few}"), least_rate),
+            Goal::None,
+        );
+        table.add(
+            format!("PostgreSQL: query by words at {entries} entries, p50"),
+            (words.median(), "ms"),
+            (format!("at {few}"), least_words),
+            Goal::None,
+        );
+        table.add(
+            format!("PostgreSQL: query by vectors of 256 dimensions with the extension `vector`, {entries} entries, p50"),
+            (extension.median(), "ms"),
+            ("without it: clawk scans them", own.median()),
+            Goal::None,
+        );
+    }
+    Ok(())
+}
