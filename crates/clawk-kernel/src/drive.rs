@@ -5,8 +5,11 @@
 mod beside;
 mod close;
 mod compact;
+mod context;
 mod labels;
 mod skills;
+
+pub(crate) use context::Known;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Autonomy, Role};
 use clawk_proto::method::ToolCallResult;
-use clawk_proto::{MessageId, RequestId};
+use clawk_proto::{Digest, MessageId, RequestId};
 use clawk_swarm::coord::Kind;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -33,8 +36,8 @@ use crate::member::Member;
 use crate::notice::{Notice, Stop};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::ports::{InferRequest, JournalError, Marked, Message, Sources, ToolOffer, ToolUse};
-use crate::prompt;
+use crate::ports::{InferRequest, Marked, Message, Sources, ToolOffer, ToolUse};
+use crate::prompt::{self, ContextFiles};
 use crate::purse::{Amount, Purse};
 use crate::recall::{self, Recalled};
 use crate::roles;
@@ -57,6 +60,16 @@ pub(crate) struct Turns {
     pub(crate) calls: Arc<Calls>,
     /// Told of every answer.
     pub(crate) outbox: Arc<Outbox>,
+    pub(crate) at_start: Arc<AtStart>,
+}
+
+/// What the record says of this run's agent.
+#[derive(Debug)]
+pub(crate) struct AtStart {
+    /// SHA-256 of what `ckp.agent.described` holds.
+    pub(crate) agent_hash: Digest,
+    /// Digests of its context files, by their paths in the manifest; `None`: it was not there.
+    pub(crate) context: Known,
 }
 
 /// Everything that stays the same while one turn runs.
@@ -532,11 +545,12 @@ fn system(
     state: &State,
     granted: Option<&Granted>,
     recalled: &Recalled,
-    marked: &Marked,
+    files: &ContextFiles,
 ) -> String {
+    let window = window(calls, &state.provider);
     let mut system = match &state.member {
-        Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages, marked),
-        None => prompt::system(&calls.manifest, None, &state.peer_messages, marked),
+        Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages, files, window),
+        None => prompt::system(&calls.manifest, None, &state.peer_messages, files, window),
     };
     if let Some(granted) = granted.filter(|granted| !granted.context.is_empty()) {
         system.push_str("\n\n");
@@ -559,26 +573,11 @@ fn asked(turn: &Turn) -> String {
 }
 
 /// Tokens that the model's window holds.
-fn window(calls: &Calls, provider: &str) -> usize {
+pub(crate) fn window(calls: &Calls, provider: &str) -> usize {
     calls
         .models
         .context_tokens(provider)
         .unwrap_or(DEFAULT_CONTEXT_TOKENS)
-}
-
-/// On the record before it is used: context files that hold untrusted text.
-fn note_marked(
-    calls: &Calls,
-    thread: &Thread,
-    message: MessageId,
-    marked: &Marked,
-) -> Result<(), JournalError> {
-    if marked.is_empty() {
-        return Ok(());
-    }
-    let draft = taint::read(&calls.scribe, thread, (None, Some(message.0)), marked);
-    let _ticket = calls.scribe.submit(vec![draft])?; // the inference, recorded behind it, is waited for
-    Ok(())
 }
 
 /// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled or read in files, and
@@ -656,13 +655,13 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             vec![Effect::Done(End::Failed(error.to_string()))],
         ),
     };
-    let marked = prompt::marked(&*calls.runner, &calls.manifest, state.member.as_deref()).await;
-    let effects = match note_marked(calls, &thread, message, &marked) {
+    let files = prompt::context_files(&*calls.runner, &calls.manifest, state.member.as_deref()).await;
+    let effects = match context::note(turns, state, (&thread, message), &files).await {
         Ok(()) => effects,
         Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
     };
-    let base = base(calls, state, &origin, (&recalled, &marked)).await;
-    let system = system(calls, state, granted.as_deref(), &recalled, &marked);
+    let base = base(calls, state, &origin, (&recalled, &files.marked)).await;
+    let system = system(calls, state, granted.as_deref(), &recalled, &files);
     // A member's answer is its asker's to judge.
     let judged = calls.claims.is_some() && state.member.is_none();
     let mut run = Run {

@@ -178,6 +178,8 @@ payloads! {
     }
     /// `ckp.context.written`.
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
+    /// `ckp.context.read`: no `text_hash`: the file is gone.
+    ContextRead<'a> { file: &'a str, text_hash: Option<Digest>, turn: Uuid }
     /// `ckp.context.tainted`: `files` says which file holds text of which origins; `untrusted` is all of them, each with its file.
     ContextTainted<'a> {
         files: &'a crate::ports::Marked, #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,

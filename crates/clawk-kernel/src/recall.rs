@@ -161,7 +161,10 @@ pub(crate) async fn before(
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
                 trace(&*calls.runner, store, &mut found).await;
                 calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
-                found.hits = shown.choose(found.hits, top_k);
+                // What a replay finds was chosen when it was recorded.
+                if !calls.memories.taped {
+                    found.hits = shown.choose(found.hits, top_k);
+                }
                 screen(calls, &mut look, &mut found, cancel).await;
                 searches.push(Search {
                     store: store.name.clone(),

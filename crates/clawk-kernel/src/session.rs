@@ -168,6 +168,7 @@ pub(crate) async fn open_as(
         turn: Mutex::new(CancellationToken::new()),
         // A new session has read nothing, which need not be looked up.
         labels: Mutex::new((!resumed).then(Default::default)),
+        context: Mutex::new((!resumed).then(|| sessions.turns.at_start.context.clone())),
     });
     if !resumed {
         let payload = SessionStarted {

@@ -17,7 +17,7 @@ use crate::checkpoint::{self, Interrupted};
 use crate::composite;
 use crate::dedup::Dedup;
 use crate::door::Door;
-use crate::drive::Turns;
+use crate::drive::{AtStart, Known, Turns};
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::health::{self, Health};
@@ -30,6 +30,7 @@ use crate::options::{InboxLimits, Options, SwarmOptions};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::Cuts;
 use crate::ports::ToolRunner;
+use crate::prompt;
 use crate::purse::{Purses, hour_of};
 use crate::rank;
 use crate::rates::Rates;
@@ -339,6 +340,14 @@ fn calls(
     }
 }
 
+/// Digests of the context files as the record has them of this run.
+fn context_at_start(manifest: &Manifest) -> Known {
+    let texts = prompt::texts(manifest, &manifest.identity);
+    let files = manifest.identity.context_files.values();
+    let of = |file: &String| (file.clone(), texts.get(file).map(|text| digest(text.as_bytes())));
+    files.map(of).collect()
+}
+
 /// What calls, and what has those that call.
 fn above(
     calls: Arc<Calls>,
@@ -357,6 +366,10 @@ fn above(
     let turns = Turns {
         calls: Arc::clone(&calls),
         outbox: Arc::clone(&outbox),
+        at_start: Arc::new(AtStart {
+            agent_hash,
+            context: context_at_start(&calls.manifest),
+        }),
     };
     let sessions = Arc::new(Sessions::new(turns, agent_hash, inbox));
     let (models, table) = (Arc::clone(&calls.models), Arc::clone(&calls.table));

@@ -8,6 +8,7 @@ use clawk_proto::{RequestId, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use crate::door::Door;
+use crate::drive::Known;
 use crate::event::Thread;
 use crate::mailbox::Mailbox;
 use crate::member::Member;
@@ -37,6 +38,8 @@ pub(crate) struct State {
     pub(crate) turn: Mutex<CancellationToken>,
     /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
+    /// What its record says of the context files; `None`: not looked up since it is in memory.
+    pub(crate) context: Mutex<Option<Known>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,6 +61,14 @@ impl State {
 
     pub(crate) fn remember_labels(&self, labels: BTreeSet<String>) {
         *lock(&self.labels) = Some(labels);
+    }
+
+    pub(crate) fn context(&self) -> Option<Known> {
+        lock(&self.context).clone()
+    }
+
+    pub(crate) fn remember_context(&self, known: Known) {
+        *lock(&self.context) = Some(known);
     }
 
     /// More of them, of what the session's calls read.

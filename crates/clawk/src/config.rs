@@ -200,6 +200,17 @@ impl MemoryConfig {
         let open = self.stores.iter().filter(|(_, store)| store.across_senders);
         open.map(|(name, _)| name.clone()).collect()
     }
+
+    /// What a start and `validate` warn of: stores that bring what one sender said before others.
+    pub(crate) fn open_to_all(&self) -> Vec<String> {
+        let warning = |name: String| {
+            format!(
+                "`[memory.{name}] across_senders`: every turn may recall what any sender said to the store `{name}`, and tell it to \
+                 whoever asks"
+            )
+        };
+        self.across_senders().into_iter().map(warning).collect()
+    }
 }
 
 /// When a decision counts as durable.

@@ -130,6 +130,8 @@ pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
 pub const MEMORY_STORED: &str = "ckp.memory.stored";
 /// The agent wrote one of its context files.
 pub const CONTEXT_WRITTEN: &str = "ckp.context.written";
+/// A context file is not what the session's record says of it. The content is its text; a file that is gone has none.
+pub const CONTEXT_READ: &str = "ckp.context.read";
 /// A store was asked.
 pub const MEMORY_QUERIED: &str = "ckp.memory.queried";
 /// Entries were recalled before a turn. The content is the text that joined the prompt.

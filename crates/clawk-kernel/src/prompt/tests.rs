@@ -1,4 +1,4 @@
-use super::{MAX_CONTEXT_FILE_BYTES, context_file, result_text};
+use super::{ContextFiles, MAX_CONTEXT_FILE_BYTES, context_file, result_text, share_of_each, system, texts};
 use crate::error::CallError;
 use crate::output::Shown;
 
@@ -25,6 +25,32 @@ fn a_long_context_file_is_cut_and_says_so() {
     .unwrap();
     let text = context_file(dir.path(), "MEMORY.md").unwrap();
     assert!(text.len() < MAX_CONTEXT_FILE_BYTES + 100 && text.contains("[cut:"));
+}
+
+#[test]
+fn context_files_take_a_quarter_of_the_window_and_what_is_cut_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manifest = crate::testing::manifest(serde_json::json!({}));
+    manifest.dir = dir.path().to_owned();
+    for (name, size) in [("USER.md", 100), ("MEMORY.md", 30_000), ("RULES.md", 20_000)] {
+        std::fs::write(dir.path().join(name), "x".repeat(size)).unwrap();
+        manifest
+            .identity
+            .context_files
+            .insert(name.to_owned(), name.to_owned());
+    }
+    let files = ContextFiles {
+        texts: texts(&manifest, &manifest.identity),
+        ..ContextFiles::default()
+    };
+    // 4,000 tokens are 16,000 bytes: 100 for the small file, and 1,950 for each of the others.
+    let text = system(&manifest, None, &[], &files, 4_000);
+    assert!(text.len() < 4_000 + 500, "{}", text.len());
+    assert!(text.contains("[cut: 1950 of 30000 bytes shown]"), "{text}");
+    assert!(text.contains("[cut: 1950 of 20000 bytes shown]"), "{text}");
+    let text = system(&manifest, None, &[], &files, 100_000);
+    assert!(text.len() > 50_000 && !text.contains("[cut:"));
+    assert_eq!(share_of_each(&mut [], 10), usize::MAX);
 }
 
 #[test]

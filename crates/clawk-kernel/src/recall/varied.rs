@@ -1,5 +1,6 @@
 //! Which of the found entries join a prompt: the best ones that say different things. A history holds many turns that say nearly the
-//! same ("Noted.", "ticket 7 was closed"); they are all equally near to a question, and would fill the room of what answers it.
+//! same ("Noted.", "ticket 7 was closed") and many questions; all of them are near to a question, and would fill the room of what
+//! answers it.
 
 use std::collections::HashSet;
 
@@ -8,11 +9,14 @@ use clawk_recall::words;
 use serde_json::Value;
 
 /// For each entry that a store may bring, so many are looked at.
-const LOOKED_AT: usize = 20;
+const LOOKED_AT: usize = 40;
 /// The most that are looked at.
 const MAX_LOOKED_AT: usize = 400;
-/// Entries that say nearly the same and come in their place; further ones come behind all others.
+/// Entries that say nearly the same and come in their place; further ones come behind all others. Two, so that a correction comes with
+/// what it corrects.
 const ALIKE: usize = 2;
+/// If more entries than this say nearly the same, they are a form that is filled in again and again, and one comes in its place.
+const OFTEN: usize = 8;
 /// Words of an entry that are compared.
 const MAX_WORDS: usize = 200;
 
@@ -25,37 +29,42 @@ pub(super) fn looked_at(top_k: usize) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Shown(HashSet<String>);
 
-/// Words of which most are the same in all entries of the group.
+/// Entries of which most words are the same.
 struct Group {
     words: HashSet<String>,
     size: usize,
+    chosen: usize,
+}
+
+/// Where an entry stands.
+enum Place {
+    /// With others that say nearly the same: the number of its group.
+    Among(usize),
+    /// Behind all that say something: it only asks.
+    Behind,
 }
 
 impl Shown {
-    /// Leaves at most `top_k` hits, the best first: no text that another store brought already; of those that say nearly the same,
-    /// [`ALIKE`] in their place and the rest behind all others. What was chosen once is chosen again.
+    /// Leaves at most `top_k` hits, the best first. No text comes twice. Of entries that say nearly the same, [`ALIKE`] come in their
+    /// place, or one if there are more than [`OFTEN`]; the rest of them and entries that only ask come behind all others.
     pub(super) fn choose(&mut self, hits: Vec<Hit>, top_k: usize) -> Vec<Hit> {
-        let mut groups: Vec<Group> = Vec::new();
+        let (placed, mut groups) = self.placed(hits, top_k);
         let (mut chosen, mut behind) = (Vec::new(), Vec::new());
-        for hit in hits {
+        for (hit, place) in placed {
             if chosen.len() == top_k {
                 break;
             }
-            let text = text(&hit);
-            if self.0.contains(&text) {
-                continue;
-            }
-            let words: HashSet<String> = words::words(&text).take(MAX_WORDS).collect();
-            match groups.iter_mut().find(|group| alike(&group.words, &words)) {
-                Some(group) if group.size == ALIKE => behind.push(hit),
+            let group = match place {
+                Place::Among(number) => groups.get_mut(number),
+                Place::Behind => None,
+            };
+            let free = group.filter(|group| group.chosen < if group.size > OFTEN { 1 } else { ALIKE });
+            match free {
                 Some(group) => {
-                    group.size += 1;
+                    group.chosen += 1;
                     chosen.push(hit);
                 }
-                None => {
-                    groups.push(Group { words, size: 1 });
-                    chosen.push(hit);
-                }
+                None => behind.push(hit),
             }
         }
         let room = top_k.saturating_sub(chosen.len());
@@ -63,6 +72,55 @@ impl Shown {
         self.0.extend(chosen.iter().map(text));
         chosen
     }
+
+    /// Where each hit stands, and the groups. The first `top_k` groups fill the room, so that what is in none of them is left out.
+    fn placed(&self, hits: Vec<Hit>, top_k: usize) -> (Vec<(Hit, Place)>, Vec<Group>) {
+        let (mut placed, mut groups) = (Vec::new(), Vec::<Group>::new());
+        let mut seen = HashSet::new();
+        for hit in hits {
+            let text = text(&hit);
+            if self.0.contains(&text) {
+                continue;
+            }
+            if only_asks(&text) {
+                if seen.insert(text) {
+                    placed.push((hit, Place::Behind));
+                }
+                continue;
+            }
+            let words: HashSet<String> = words::words(&text).take(MAX_WORDS).collect();
+            let number = groups.iter().position(|group| alike(&group.words, &words));
+            let number = match number {
+                Some(number) => number,
+                None if groups.len() == top_k => continue,
+                None => {
+                    groups.push(Group {
+                        words,
+                        size: 0,
+                        chosen: 0,
+                    });
+                    groups.len() - 1
+                }
+            };
+            if let Some(group) = groups.get_mut(number) {
+                group.size += 1;
+            }
+            if seen.insert(text) {
+                placed.push((hit, Place::Among(number)));
+            }
+        }
+        (placed, groups)
+    }
+}
+
+/// The text is one question, and tells nothing beside it: such an entry holds no answer. "I eat no nuts, may I have this?" tells something.
+fn only_asks(text: &str) -> bool {
+    let Some(asked) = text.trim().strip_suffix(['?', '？', '؟', '\u{37e}']) else {
+        return false;
+    };
+    !asked.contains([
+        ',', ';', ':', '.', '!', '?', '\n', '、', '，', '。', '！', '？', '،', '؟', '–', '—',
+    ])
 }
 
 fn text(hit: &Hit) -> String {
@@ -131,9 +189,42 @@ mod tests {
             ids(&chosen)[2..],
             ["My physician is called Weber.", TICKETS[2], TICKETS[3]]
         );
-        // What a replay finds was chosen before.
-        let again: Vec<Hit> = Shown::default().choose(chosen.clone(), 10);
-        assert_eq!(ids(&again), ids(&chosen));
+    }
+
+    #[test]
+    fn of_a_form_that_is_filled_in_again_and_again_one_comes() {
+        let forms: Vec<String> = (0..=OFTEN)
+            .map(|n| format!("Please note that ticket {n} was closed without further remarks"))
+            .collect();
+        let found = forms
+            .iter()
+            .map(String::as_str)
+            .chain(["The boat is moored at pier fourteen."]);
+        let chosen = Shown::default().choose(hits(found), 3);
+        assert_eq!(
+            ids(&chosen),
+            [&forms[0], "The boat is moored at pier fourteen.", &forms[1]]
+        );
+    }
+
+    #[test]
+    fn what_only_asks_comes_behind_what_tells_something() {
+        let asked = ["Where does our ship lie?", "你住在哪里？"];
+        let told = [
+            "I am allergic to peanuts, may I eat this?",
+            "Rex is a dog. What does he eat?",
+            "The boat is moored at pier fourteen.",
+        ];
+        let found = hits(asked.into_iter().chain(told));
+        assert_eq!(ids(&Shown::default().choose(found.clone(), 3)), told);
+        // Where there is room, it comes.
+        assert_eq!(ids(&Shown::default().choose(found, 4))[3], asked[0]);
+    }
+
+    #[test]
+    fn the_same_text_comes_once() {
+        let chosen = Shown::default().choose(hits(["Noted.", "Noted.", "e f", "Why?", "Why?"]), 5);
+        assert_eq!(ids(&chosen), ["Noted.", "e f", "Why?"]);
     }
 
     #[test]
@@ -152,7 +243,7 @@ mod tests {
             "My favourite colour is red",
         ];
         assert_eq!(Shown::default().choose(hits(texts), 3).len(), 3);
-        assert_eq!(looked_at(10), 200);
+        assert_eq!(looked_at(5), 200);
         assert_eq!(looked_at(50), 400);
     }
 }

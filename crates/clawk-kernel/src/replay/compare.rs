@@ -18,7 +18,7 @@ use crate::ports::Recorded;
 use crate::recover;
 
 /// What no replay brings again: endings from outside, what happened to the record itself, what other doors did.
-const SKIPPED: [&str; 8] = [
+const SKIPPED: [&str; 9] = [
     // What was found was taken out before it was recorded.
     kind::SCREEN_SECRET,
     kind::SESSION_STARTED,
@@ -26,6 +26,8 @@ const SKIPPED: [&str; 8] = [
     kind::MESSAGE_RESUMED,
     kind::MESSAGE_REFUSED,
     "ckp.content.redacted",
+    // A session that was taken up by another run told of all files anew.
+    kind::CONTEXT_READ,
     kind::AGENT_DESCRIBED,
     kind::TOOL_DESCRIBED,
 ];

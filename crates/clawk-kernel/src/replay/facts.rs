@@ -53,12 +53,7 @@ impl AgentFacts {
         Self {
             carp: CarpFacts::of(atlases),
             claims: options.claims.clone(),
-            context_files: manifest
-                .identity
-                .context_files
-                .values()
-                .filter_map(|file| Some((file.clone(), prompt::context_file(&manifest.dir, file)?)))
-                .collect(),
+            context_files: prompt::texts(manifest, &manifest.identity),
             models: manifest
                 .providers
                 .iter()

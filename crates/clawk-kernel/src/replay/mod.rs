@@ -12,6 +12,7 @@ mod shadow;
 mod tape;
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// See [`ReplayError`]; a divergence is no error here but the answer.
-pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replayed, ReplayError> {
+pub async fn replay(tape: Tape, context_dir: &Path) -> Result<Replayed, ReplayError> {
     let Played {
         session,
         events,
@@ -114,7 +115,7 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
 ///
 /// # Errors
 /// See [`ReplayError`].
-pub async fn prompts(tape: Tape, context_dir: &std::path::Path) -> Result<Vec<Prompt>, ReplayError> {
+pub async fn prompts(tape: Tape, context_dir: &Path) -> Result<Vec<Prompt>, ReplayError> {
     let asked = played(tape, context_dir).await?.asked;
     let prompt = |request: InferRequest| {
         let request = InferRequest {
@@ -151,7 +152,8 @@ struct Played {
     asked: Vec<InferRequest>,
 }
 
-async fn played(tape: Tape, context_dir: &std::path::Path) -> Result<Played, ReplayError> {
+async fn played(tape: Tape, context_dir: &Path) -> Result<Played, ReplayError> {
+    context_at_start(&tape, context_dir)?;
     let tapes = Arc::new(Tapes::new(&tape)?);
     let journal = Arc::new(MemJournal::default());
     let mut manifest = tape.facts.manifest.clone();
@@ -183,6 +185,7 @@ async fn played(tape: Tape, context_dir: &std::path::Path) -> Result<Played, Rep
                 kernel.repeat(event, tape.session).await;
             }
             tapes.turn_to(given.at);
+            context_of(&tape, context_dir, &given.turn)?;
             let one = tokio::time::timeout(PATIENCE, hand_in(&kernel, &session, &given.input));
             let sequence = given.sequence;
             one.await.map_err(|_| ReplayError::Stuck { sequence })??; // silent-ok: Elapsed says no more
@@ -207,6 +210,42 @@ async fn played(tape: Tape, context_dir: &std::path::Path) -> Result<Played, Rep
         inputs,
         asked: tapes.requests(),
     })
+}
+
+/// Lays the context files as the agent had them when it started: an earlier run of the same tape changed them.
+fn context_at_start(tape: &Tape, dir: &Path) -> Result<(), ReplayError> {
+    for change in tape.changes() {
+        let text = tape.facts.context_files.get(&change.file);
+        lay(dir, &change.file, text.map(String::as_bytes))?;
+    }
+    Ok(())
+}
+
+/// Lays the context files as this turn found them.
+fn context_of(tape: &Tape, dir: &Path, turn: &str) -> Result<(), ReplayError> {
+    for change in tape.changes().filter(|change| change.turn == turn) {
+        lay(dir, &change.file, change.text.as_deref())?;
+    }
+    Ok(())
+}
+
+fn lay(dir: &Path, file: &str, text: Option<&[u8]>) -> Result<(), ReplayError> {
+    let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !Path::new(file).components().all(plain) {
+        return Ok(()); // no prompt holds such a file
+    }
+    let path = dir.join(file);
+    let done = match text {
+        Some(text) => path
+            .parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| std::fs::write(&path, text)),
+        None => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        },
+    };
+    done.map_err(|error| ReplayError::Start(format!("the context file `{file}` can't be laid: {error}")))
 }
 
 /// The agent again, with ports that play the tape.

@@ -65,14 +65,27 @@ pub struct Tape {
     pub(super) door: String,
     pub(super) role: Role,
     pub(super) inputs: Vec<Given>,
+    /// Context files that changed before a turn.
+    pub(super) context: Vec<ContextChange>,
     /// What takes the place of the recorded agent.
     pub(super) shadow: Option<Shadow>,
+}
+
+/// A context file that was not what it had been, by the turn that found it so.
+#[derive(Debug, Clone)]
+pub(super) struct ContextChange {
+    pub(super) turn: String,
+    pub(super) file: String,
+    /// `None`: it is gone.
+    pub(super) text: Option<Vec<u8>>,
 }
 
 /// An input, and when the kernel turned to it.
 #[derive(Debug, Clone)]
 pub(super) struct Given {
     pub(super) sequence: u64,
+    /// The message's id; empty for a call.
+    pub(super) turn: String,
     pub(super) at: Timestamp,
     pub(super) input: Input,
 }
@@ -132,14 +145,24 @@ impl Tape {
         let mut inputs: Vec<Given> = Vec::new();
         let mut turns = 0;
         let mut attached = Vec::new();
+        let mut context = Vec::new();
         for event in &events {
             let facts = payload(event);
             let given = |input| Given {
                 sequence: event.sequence,
+                turn: text(&facts, "message_id").unwrap_or_default(),
                 at: event.at,
                 input,
             };
             match event.kind.as_str() {
+                kind::CONTEXT_READ => {
+                    let told = text(&facts, "text_hash").map(|_| content(event)).transpose()?;
+                    context.push(ContextChange {
+                        turn: text(&facts, "turn").unwrap_or_default(),
+                        file: text(&facts, "file").unwrap_or_default(),
+                        text: told.map(<[u8]>::to_vec),
+                    });
+                }
                 kind::MESSAGE_ATTACHED => attached.push(Attached {
                     mime_type: text(&facts, "mime_type").unwrap_or_default(),
                     name: text(&facts, "name"),
@@ -200,8 +223,15 @@ impl Tape {
             door,
             role,
             inputs,
+            context,
             shadow: None,
         })
+    }
+
+    /// Context files that changed before a turn. A shadow's own files stay as they are.
+    pub(super) fn changes(&self) -> impl Iterator<Item = &ContextChange> {
+        let own = self.shadow.is_none();
+        self.context.iter().filter(move |_| own)
     }
 
     /// The tool that runs each action: what is recorded under the one is asked for under the other.

@@ -150,7 +150,8 @@ async fn source(args: &Args, config: Option<&Path>, cancel: &CancellationToken) 
     };
     Ok(Some(match asked {
         Some(blueprint) => {
-            if let Some(warning) = &blueprint.warning {
+            let open = blueprint.config.settings.memory.open_to_all();
+            for warning in blueprint.warning.iter().chain(&open) {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
             }
             let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());

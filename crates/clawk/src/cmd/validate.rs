@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     })
 }
 
-/// A writable mount in a folder that a start reads.
+/// A writable mount in a folder that a start reads, and stores that are open to everybody.
 fn mounts(loaded: &mut Loaded, file: &Path, config: &Config) -> Result<()> {
     let Some(manifest) = &loaded.manifest else {
         return Ok(());
@@ -94,6 +94,11 @@ fn mounts(loaded: &mut Loaded, file: &Path, config: &Config) -> Result<()> {
     for text in own::denied_in_vain(config, manifest, &workdir) {
         let warning = Diagnostic::warning("denied-path-unknown", "/spec/sandbox", text);
         loaded.diagnostics.push(warning);
+    }
+    for text in config.settings.memory.open_to_all() {
+        loaded
+            .diagnostics
+            .push(Diagnostic::warning("memory-across-senders", "/spec/memory", text));
     }
     if let Err(error) = own::consistent(config, manifest, &own.files, &workdir) {
         let error = Diagnostic::error("own-files-mount", "/spec/sandbox", error.to_string());

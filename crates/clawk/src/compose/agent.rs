@@ -112,6 +112,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
             .warning
             .iter()
             .chain(&in_vain)
+            .chain(&blueprint.config.settings.memory.open_to_all())
             .chain(&blueprint.models)
             .cloned()
             .chain(cut_off)

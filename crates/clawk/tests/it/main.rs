@@ -67,6 +67,7 @@ mod qdrant;
 mod questions;
 #[cfg(all(feature = "conformance", feature = "nats", feature = "redis"))]
 mod queues;
+mod recalled;
 mod refusals;
 mod remember;
 mod replay;

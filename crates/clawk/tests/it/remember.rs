@@ -504,3 +504,51 @@ fn a_providers_vectors_are_paid_once_and_find_by_meaning() {
     let again = server.asked();
     assert_eq!(again[before..], ["hello".to_owned()], "the question alone");
 }
+
+#[test]
+fn a_used_up_purse_pays_for_no_vectors_and_words_still_find() {
+    let server = Embeddings::start();
+    let more = format!(
+        "    - inline: {{ name: embed, protocol: openai-compatible, endpoint: \"http://127.0.0.1:{}/v1\", model: e5, auth: {{ type: none }} }}",
+        server.port
+    );
+    let stores = "        - { name: notes, type: semantic, embedding: { provider_ref: embed, model: e5, dimensions: 3 } }";
+    for (budget, pays) in [
+        ("[budgets.day]\ntokens = 1\n", false),
+        ("[budgets.day]\ntokens = 100000\n", true),
+    ] {
+        let agent = agent(stores, &more, 100_000);
+        std::fs::write(agent.path("clawk.toml"), budget).unwrap();
+        let before = server.asked().len();
+        let mut serve = Server::start(&agent, &["claw.yaml", "--stdio"]);
+        assert!(serve.initialize(&named())["result"].is_object());
+        let context = json!({ "request_id": "dd0e8400-e29b-41d4-a716-000000000001", "identity": "tested" });
+        let entries = json!([{ "content": "The bicycle is red." }]);
+        let stored = json!({ "store": "notes", "entries": entries, "context": context });
+        assert_eq!(serve.ask("claw.memory.store", &stored)["result"]["stored"], 1);
+        let mut found = |text: &str| {
+            let query = json!({ "store": "notes", "query": { "type": "semantic", "text": text } });
+            let found = serve.ask("claw.memory.query", &query);
+            found["result"]["entries"][0]["content"] == "The bicycle is red."
+        };
+        assert!(found("bicycle"), "words find, whatever is paid");
+        let until = Instant::now() + Duration::from_secs(if pays { 30 } else { 2 });
+        let by_meaning = loop {
+            if found("two wheels") {
+                break true;
+            }
+            if Instant::now() > until {
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(by_meaning, pays, "{budget}");
+        assert_eq!(
+            server.asked().len() > before,
+            pays,
+            "{budget}: {:?}",
+            server.asked()
+        );
+        assert!(serve.end().success());
+    }
+}

@@ -3,10 +3,12 @@
 //! (the facts of `planted`) and not on the second. recall@5 is the share of questions whose fact is among the first five entries; MRR the
 //! mean of one divided by the fact's place, 0 where it is not among the first ten.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::planted::{FILLERS, named};
+use crate::planted::{Embedder, FILLERS, named};
 use crate::serve::Server;
 
 const SET: &str = include_str!("../fixtures/retrieval.tsv");
@@ -25,35 +27,27 @@ const ENTRIES: usize = 2_000;
 /// Entries of one request.
 const BATCH: usize = 100;
 
-/// The stores, by how they are searched. Those with embeddings need an `/embeddings` server in `CLAWK_EMBEDDINGS`.
-fn stores(embeddings: bool) -> Vec<(&'static str, &'static str)> {
-    let mut stores = vec![
-        ("words", "search: { strategy: fts-only }"),
-        ("static-alone", "search: { strategy: vector-only }"),
-        ("static-hybrid", "search: { strategy: hybrid }"),
-    ];
-    if embeddings {
-        stores.extend([
-            (
-                "model-alone",
-                "search: { strategy: vector-only }, embedding: { provider_ref: embedder, model: nano, dimensions: 384 }",
-            ),
-            (
-                "model-hybrid",
-                "search: { strategy: hybrid }, embedding: { provider_ref: embedder, model: nano, dimensions: 384 }",
-            ),
-        ]);
-    }
-    stores
-}
+/// The stores, by how they are searched: by words, by the built-in table, by a real model.
+const STORES: [(&str, &str); 5] = [
+    ("words", "search: { strategy: fts-only }"),
+    ("static-alone", "search: { strategy: vector-only }"),
+    ("static-hybrid", "search: { strategy: hybrid }"),
+    (
+        "model-alone",
+        "search: { strategy: vector-only }, embedding: { provider_ref: embedder, model: nano, dimensions: 384 }",
+    ),
+    (
+        "model-hybrid",
+        "search: { strategy: hybrid }, embedding: { provider_ref: embedder, model: nano, dimensions: 384 }",
+    ),
+];
 
-fn manifest(embeddings: Option<&str>) -> String {
-    let provider = embeddings.map(|url| {
-        format!(
-            "    - inline: {{ name: embedder, protocol: openai-compatible, endpoint: \"{url}\", model: nano, auth: {{ type: none }} }}\n"
-        )
-    });
-    let stores: String = stores(embeddings.is_some())
+/// The model's vectors of all entries are there after this time.
+const VECTORS: Duration = Duration::from_secs(300);
+
+fn manifest(embedder: &Embedder) -> String {
+    let provider = embedder.provider();
+    let stores: String = STORES
         .into_iter()
         .map(|(name, more)| format!("        - {{ name: {name}, type: semantic, scope: global, {more} }}\n"))
         .collect();
@@ -66,7 +60,7 @@ spec:
     inline: {{ name: tested, personality: You are tested., autonomy: autonomous }}
   providers:
     - inline: {{ name: main, protocol: custom, endpoint: "script:script.yaml", model: scripted, auth: {{ type: none }} }}
-{}  channels:
+{provider}  channels:
     - inline: {{ name: here, type: cli, transport: stdio, auth: {{ secret_ref: NONE }} }}
   policies:
     - inline: {{ name: tested, rules: [{{ id: all, action: allow, scope: all }}] }}
@@ -74,8 +68,7 @@ spec:
     inline:
       name: head
       stores:
-{stores}"#,
-        provider.unwrap_or_default()
+{stores}"#
     )
 }
 
@@ -84,6 +77,14 @@ fn kept(server: &mut Server, store: &str, first: usize, entries: &[Value]) {
     let params = json!({"store": store, "entries": entries, "context": context});
     let answer = server.ask("claw.memory.store", &params);
     assert_eq!(answer["result"]["stored"], entries.len(), "{answer}");
+}
+
+/// The score of the first entry that a text finds; 0 where it finds none.
+fn score(server: &mut Server, store: &str, text: &str) -> f64 {
+    let query = json!({"type": "semantic", "text": text, "top_k": 1});
+    let params = json!({"store": store, "query": query, "limit": 1, "context": {"identity": "tested"}});
+    let answer = server.ask("claw.memory.query", &params);
+    answer["result"]["entries"][0]["score"].as_f64().unwrap_or(0.0)
 }
 
 /// The place of a fact, from 1, among the first ten entries that a question finds.
@@ -101,11 +102,11 @@ fn place(server: &mut Server, store: &str, fact: &str, question: &str) -> Option
 }
 
 #[test]
-#[ignore = "a measurement: docs/how-to/memory.md says how it is run"]
+#[ignore = "minutes: cargo xtask soak memory"]
 fn retrieval_by_words_by_vectors_and_by_both() {
-    let embeddings = std::env::var("CLAWK_EMBEDDINGS").ok();
+    let embedder = Embedder::start();
     let agent = Agent::new();
-    std::fs::write(agent.path("claw.yaml"), manifest(embeddings.as_deref())).unwrap();
+    std::fs::write(agent.path("claw.yaml"), manifest(&embedder)).unwrap();
     std::fs::write(
         agent.path("script.yaml"),
         "scenes:\n  - steps:\n      - say: \"Noted.\"\n",
@@ -119,17 +120,25 @@ fn retrieval_by_words_by_vectors_and_by_both() {
     for n in 0..ENTRIES - texts.len() {
         texts.push(json!({"content": FILLERS[n * 7 % FILLERS.len()].replace("{n}", &n.to_string())}));
     }
-    for (store, _) in stores(embeddings.is_some()) {
+    for (store, _) in STORES {
         for (n, batch) in texts.chunks(BATCH).enumerate() {
             let mark = store.bytes().map(usize::from).sum::<usize>();
             kept(&mut server, store, mark * 1000 + n, batch);
         }
     }
-    if embeddings.is_some() {
-        std::thread::sleep(std::time::Duration::from_secs(90));
+    // The newest get their vectors first, so that the facts, which are the oldest, get them last.
+    let until = Instant::now() + VECTORS;
+    for store in ["model-alone", "model-hybrid"] {
+        for line in &set {
+            // By words alone it would have half of the points.
+            while score(&mut server, store, line[0]) < 0.9 {
+                assert!(Instant::now() < until, "{store}: no vector for `{}`", line[0]);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
     }
     let mut found = std::collections::BTreeMap::new();
-    for (store, _) in stores(embeddings.is_some()) {
+    for (store, _) in STORES {
         for (half, lines) in [("tuned", &set[..TUNED]), ("held out", &set[TUNED..])] {
             for (column, kind) in [(2, "other words"), (3, "own words"), (4, "by name")] {
                 let places: Vec<Option<usize>> = lines

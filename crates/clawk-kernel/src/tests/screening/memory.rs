@@ -1,14 +1,19 @@
 //! Screening of memory, and of text from peers.
 
+use std::sync::Arc;
+
 use clawk_proto::method::{
     BroadcastParams, MemoryContext, MemoryQuery, MemoryQueryParams, MemoryStoreParams, NewEntry,
 };
 use serde_json::json;
 
+use super::super::limits::say;
 use super::super::{id, rpc};
 use super::{ATTACK, SECRET, kept, knowing, screened, shaped, with};
 use crate::error::KernelError;
 use crate::kind;
+use crate::notice::TurnEnd;
+use crate::testing::ScriptedModel;
 
 fn note(text: &str, n: u32) -> MemoryStoreParams {
     MemoryStoreParams {
@@ -72,6 +77,30 @@ async fn what_is_to_be_remembered_is_screened_as_input() {
         "{error:?}"
     );
     assert!(!kept(&rig).contains(SECRET));
+}
+
+#[tokio::test]
+async fn what_a_turn_said_is_remembered_without_secrets() {
+    let redact = json!({"scope": "both", "action": "redact"});
+    for (block, value, shapes) in [
+        ("secret_scanning", redact, true),
+        ("prompt_injection", json!({}), false),
+    ] {
+        let mut rig = knowing(with(block, value));
+        let answer = format!("your key is {SECRET}");
+        rig.models
+            .insert("model".to_owned(), Arc::new(ScriptedModel::saying(&answer)));
+        let kernel = rig.start().await;
+        let (end, _) = say(&kernel, &format!("my key is {} or {SECRET}", shaped())).await;
+        assert_eq!(end, TurnEnd::Answered);
+        let kept = format!("{:?}", rig.memory);
+        assert!(
+            kept.contains("my key is") && kept.contains("your key is"),
+            "{kept}"
+        );
+        assert!(!kept.contains(SECRET), "{block}: {kept}");
+        assert_eq!(kept.contains(&shaped()), !shapes, "{block}: {kept}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! `clawk sessions prompt`: what the model saw, with the cost of each part.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -25,11 +25,11 @@ pub(super) struct Args {
     #[arg(value_name = "SESSION")]
     session: String,
 
-    /// Which turn, the first is 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    turn: u32,
+    /// Which turn, the first is 1; or several: `FIRST-LAST`. In JSON, several turns are one line each
+    #[arg(long, value_name = "N", value_parser = Turns::parse)]
+    turn: Turns,
 
-    /// Which of the turn's questions to the model, the first is 1 [default: the last]
+    /// Which of a turn's questions to the model, the first is 1 [default: the last]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     step: Option<u32>,
 
@@ -39,6 +39,26 @@ pub(super) struct Args {
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+}
+
+/// The turns that are printed.
+#[derive(Debug, Clone, Copy)]
+struct Turns {
+    first: u32,
+    last: u32,
+}
+
+impl Turns {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0); // silent-ok: the error below says what is wanted
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(format!(
+                "`{text}` is not a turn (example: `3`) or several (example: `3-5`)"
+            )),
+        }
+    }
 }
 
 /// A part of the prompt.
@@ -63,46 +83,80 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         .enable_time()
         .build()?;
     let asked = runtime.block_on(prompts(tape, folder.path()))?;
-    let at = usize::try_from(args.turn)? - 1;
-    let (turn, hashes) = turns.get(at).with_context(|| {
-        format!(
-            "session {session} has {} turns in which a model was asked",
-            turns.len()
-        )
-    })?;
-    let step = args
-        .step
-        .map_or(hashes.len(), |step| usize::try_from(step).unwrap_or(usize::MAX));
-    let hash = hashes
-        .get(step.wrapping_sub(1))
-        .with_context(|| format!("the model was asked {} times in this turn", hashes.len()))?;
-    let Some(Prompt { request, .. }) = asked.into_iter().find(|prompt| prompt.request_hash == *hash) else {
-        bail!(
-            "what the model was sent can't be built again: something that it was made of is erased, or an earlier version built it \
-             otherwise; the record's digest is {hash}"
-        );
+    let record = Record {
+        session: session.to_string(),
+        turns,
+        searches,
+        asked: asked
+            .into_iter()
+            .map(|prompt| (prompt.request_hash, prompt))
+            .collect(),
     };
-    let parts = parts(&request);
-    let none = Vec::new();
-    let searches = searches.get(turn).unwrap_or(&none);
-    match args.format {
-        Format::Json => out::json(&document(
-            &args.turn,
-            (&session.to_string(), hash),
-            &request,
-            (&parts, searches),
-        ))?,
-        Format::Human => people(&parts, hash)?,
+    for turn in args.turn.first..=args.turn.last {
+        record.print(turn, args)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-type Turns = Vec<(String, Vec<Digest>)>;
+/// A session's record and what its models were asked, built again.
+struct Record {
+    session: String,
+    turns: Asked,
+    searches: BTreeMap<String, Vec<Value>>,
+    asked: HashMap<Digest, Prompt>,
+}
+
+impl Record {
+    fn print(&self, number: u32, args: &Args) -> Result<()> {
+        let at = usize::try_from(number)? - 1;
+        let (turn, hashes) = self.turns.get(at).with_context(|| {
+            format!(
+                "session {} has {} turns in which a model was asked",
+                self.session,
+                self.turns.len()
+            )
+        })?;
+        let step = args
+            .step
+            .map_or(hashes.len(), |step| usize::try_from(step).unwrap_or(usize::MAX));
+        let hash = hashes
+            .get(step.wrapping_sub(1))
+            .with_context(|| format!("the model was asked {} times in this turn", hashes.len()))?;
+        let Some(Prompt { request, .. }) = self.asked.get(hash) else {
+            bail!(
+                "what the model was sent in turn {number} can't be built again: something that it was made of is erased, or an earlier \
+                 version built it otherwise; the record's digest is {hash}"
+            );
+        };
+        let parts = parts(request);
+        let none = Vec::new();
+        let searches = self.searches.get(turn).unwrap_or(&none);
+        let several = args.turn.first != args.turn.last;
+        match args.format {
+            Format::Json => {
+                let document = document(number, (&self.session, hash), request, (&parts, searches));
+                if several {
+                    Ok(out::line(&document.to_string())?)
+                } else {
+                    out::json(&document)
+                }
+            }
+            Format::Human => {
+                if several {
+                    out::line(&Paint::stdout().bold(&format!("turn {number}")))?;
+                }
+                people(&parts, hash)
+            }
+        }
+    }
+}
+
+type Asked = Vec<(String, Vec<Digest>)>;
 
 /// The digests of what the model was asked, by turn in order; and the searches of each. A summary of what left the context, and the
 /// steps of a composite tool, are no turns of the conversation.
-fn record(events: &[Recorded]) -> (Turns, BTreeMap<String, Vec<Value>>) {
-    let mut turns: Turns = Vec::new();
+fn record(events: &[Recorded]) -> (Asked, BTreeMap<String, Vec<Value>>) {
+    let mut turns: Asked = Vec::new();
     let mut searches = BTreeMap::new();
     let mut said = BTreeSet::new();
     for event in events {
@@ -206,7 +260,7 @@ fn parts(request: &InferRequest) -> Vec<Part> {
 }
 
 fn document(
-    turn: &u32,
+    turn: u32,
     (session, hash): (&str, &Digest),
     request: &InferRequest,
     (parts, searches): (&[Part], &[Value]),

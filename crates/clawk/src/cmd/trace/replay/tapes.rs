@@ -276,6 +276,7 @@ fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
         kind::ACTION_REQUESTED => Some("parameters_hash"),
         kind::PROVIDER_COMPLETED => Some("completion_hash"),
         kind::MEMORY_RECALLED => Some("recalled_hash"),
+        kind::CONTEXT_READ => Some("text_hash"),
         kind::MESSAGE_ATTACHED => Some("content_hash"),
         kind::MESSAGE_TOOLS => Some("tools_hash"),
         kind::CLIENT_CALLED => Some("call_hash"),
