@@ -308,14 +308,15 @@ fn a_real_model_reads_a_skills_file() {
 }
 
 #[test]
-fn a_real_model_invokes_a_skill_by_itself() {
+fn a_real_model_invokes_the_skill_that_a_message_asks_for() {
     let model = Model::start();
     let (agent, _, _) = imported(&model, "letter", &[("SKILL.md", LETTER)]);
     for wording in [
+        r#"{"name": "skill-letter", "arguments": {"to": "Ann"}}"#,
+        r#"{"name": "skill-letter", "arguments": {"topic": "a lost key"}}"#,
+        r#"{"name": "skill-letter", "arguments": {"to": "Ann", "about": "tea"}}"#,
         r#"{"name": "skill-letter", "arguments": {}}"#,
-        "Call skill-letter now.",
-        "Use the tool skill-letter to write to Ann.",
-        r#"<tool_call>{"name": "skill-letter", "arguments": {}}</tool_call>"#,
+        "Call the function skill-letter.",
     ] {
         let done = clawk(&agent, &["run", "claw.yaml", "-m", wording]);
         assert!(done.stderr.contains("chain valid"), "{done:#?}");
