@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -183,13 +183,13 @@ fn prompts(agent: &Agent, session: &str, from: usize, last: usize) -> BTreeMap<u
         .spawn()
         .unwrap();
     let (mut found, mut count) = (BTreeMap::new(), 0);
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        let line = line.unwrap();
+    let printed = BufReader::new(child.stdout.take().unwrap());
+    for prompt in serde_json::Deserializer::from_reader(printed).into_iter::<Value>() {
+        let prompt = prompt.unwrap();
         count += 1;
+        assert_eq!(prompt["turn"], count);
         if count >= from {
-            let prompt: Value = serde_json::from_str(&line).unwrap();
-            assert_eq!(prompt["turn"], count);
-            found.insert(count, line);
+            found.insert(count, prompt.to_string());
         }
     }
     assert!(child.wait().unwrap().success(), "all prompts can be built again");
