@@ -505,6 +505,22 @@ async fn candidates_are_bounded_and_hold_what_they_must_foretell() {
         ),
         (&json!(0), &json!(8), &Value::Null)
     );
+    // More candidates than asked for are not read, however good they are.
+    let most = PlanLimits::default().candidates;
+    let many: Vec<Value> = (0..=most)
+        .map(|at| candidate(if at == most { 0.01 } else { 0.3 }))
+        .collect();
+    let rig = foretelling(
+        spec(&wm(json!({}))),
+        ScriptedModel::saying(&json!({ "candidates": many }).to_string()),
+    );
+    say(&rig.start().await, "dig").await;
+    let planned = &payloads(&rig, kind::WORLD_MODEL_PLANNED)[0];
+    assert_eq!(
+        (&planned["candidates"], &planned["risk_permille"]),
+        (&json!(most), &json!(300)),
+        "{planned}"
+    );
     // Foretold as wanted.
     let whole = json!({"steps": [{"tool": "echo", "state": "seen"}], "risk": 0.1, "risk_high": 0.2, "cost": {"tokens": 1},
         "state": "dug", "observation": "worms"});
