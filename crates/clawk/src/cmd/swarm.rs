@@ -243,11 +243,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             tokio::select! {
                 outcome = &mut running => break outcome,
                 _ = look.tick(), if args.format == Format::Human => {
-                    let line = agent.kernel.swarm().and_then(|view| shown::progress(&view, &id));
-                    if let Some(line) = line.filter(|line| *line != told) {
-                        out::note(&Paint::stderr().dim(&line));
-                        told = line;
-                    }
+                    shown::tell(&agent.kernel, &id, &mut told);
                 }
                 Ok(question) = questions.recv() => out::note(&format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",
@@ -454,6 +450,16 @@ fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
     looked.facts.iter().filter_map(edge).collect()
 }
 
+/// One edge, for people.
+fn told(edge: &Edge) -> Result<()> {
+    let (from, to) = (out::harmless(&edge.from), out::harmless(&edge.to));
+    // The run itself gives the head its task.
+    if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
+        return out::line(&format!("the task goes to {to}"));
+    }
+    out::line(&format!("{from} {} {to}", word(edge.kind)))
+}
+
 fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<ExitCode> {
     let view = SwarmView::of(&looked.coord);
     let edges = match task {
@@ -471,21 +477,7 @@ fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<E
         Drawing::Json => out::json(
             &json!({"swarm": view.swarm, "topology": view.topology, "nodes": view.nodes, "edges": edges}),
         )?,
-        Drawing::Human => {
-            for edge in &edges {
-                // The run itself gives the head its task.
-                if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
-                    out::line(&format!("the task goes to {}", out::harmless(&edge.to)))?;
-                    continue;
-                }
-                out::line(&format!(
-                    "{} {} {}",
-                    out::harmless(&edge.from),
-                    word(edge.kind),
-                    out::harmless(&edge.to)
-                ))?;
-            }
-        }
+        Drawing::Human => edges.iter().try_for_each(told)?,
         Drawing::Dot => {
             out::line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
             for node in &view.nodes {

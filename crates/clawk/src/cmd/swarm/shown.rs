@@ -1,7 +1,7 @@
 //! What a person reads of a run: how far it is, and how it ended.
 
 use anyhow::Result;
-use clawk_kernel::SwarmView;
+use clawk_kernel::{Kernel, SwarmView};
 use clawk_proto::RequestId;
 use clawk_proto::method::TaskStatus;
 use clawk_swarm::coord::{Member, RunResult};
@@ -11,8 +11,17 @@ use crate::out::{self, Format, Paint};
 /// Members that one line of progress names.
 const NAMES: usize = 5;
 
+/// Says how far a run is, if that is not what was `told` last.
+pub(super) fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
+    let line = kernel.swarm().and_then(|view| progress(&view, run));
+    if let Some(line) = line.filter(|line| line != told) {
+        out::note(&Paint::stderr().dim(&line));
+        *told = line;
+    }
+}
+
 /// How far a run is, in one line; none: it has ended.
-pub(super) fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
+fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
     let run = view.runs.iter().find(|known| known.task_id == *run)?;
     let names = |of: &dyn Fn(&Member) -> bool| {
         let names: Vec<&str> = view
