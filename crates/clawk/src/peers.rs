@@ -1,5 +1,7 @@
 //! `[peers]` and `[swarm]` of `clawk.toml`: who the members of a swarm are that work elsewhere, and what carries their tasks.
 
+mod binding;
+
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -27,6 +29,8 @@ use clawk_trace::proof;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, QueueDoor};
+
+pub(crate) use binding::{ANY, Binding, binding};
 
 /// Below the state directory: the states of peers that this host starts.
 const STATES: &str = "peers";
@@ -245,8 +249,22 @@ pub(crate) async fn elsewhere(place: Place<'_>, key: &TokenKey) -> Result<Option
     if links.is_empty() && foreign.is_empty() && bus.is_none() {
         return Ok(None);
     }
+    let at = bus.as_ref().map(|bus| place_of(&bus.kind)).unwrap_or_default();
     let peers = Peers::new(links, foreign, bus, keys).await;
-    Ok(Some(peers.context("the swarm's bus can't be reached")?))
+    Ok(Some(peers.with_context(|| {
+        format!("the swarm's bus {at} (`[swarm] url` of clawk.toml) can't be reached")
+    })?))
+}
+
+/// Where a bus is, without the password that its address may hold.
+fn place_of(kind: &BusKind) -> String {
+    match kind {
+        BusKind::Nats(url) | BusKind::Redis(url) => {
+            let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+            format!("at `{}{port}`", url.host_str().unwrap_or_default())
+        }
+        BusKind::File(path) => format!("in `{}`", path.display()),
+    }
 }
 
 /// The keys of `[peers]`, by the names of their tables.

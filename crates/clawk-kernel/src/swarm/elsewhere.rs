@@ -260,7 +260,12 @@ pub(super) async fn attempt(
     if matches!(&worked, Some(Worked::Lost { .. } | Worked::Refused { .. })) && tokens.is_none() {
         *lock(&sent.assumed) = Some(used);
     }
-    let end = match worked {
+    Some((ended(peers, origin, worked).await, used))
+}
+
+/// How the try ended; none: by its report.
+async fn ended(peers: &Peers, origin: Origin, worked: Option<Worked>) -> TryEnd {
+    match worked {
         // The report is the task's word; its text is known from there.
         None => TryEnd::Said { text: String::new() },
         Some(Worked::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
@@ -275,8 +280,7 @@ pub(super) async fn attempt(
             fault: Fault::failed(&word(&reason), message),
             run: false,
         },
-    };
-    Some((end, used))
+    }
 }
 
 /// What is set aside of a limited purse: a task with a wish gets that, another one its part.

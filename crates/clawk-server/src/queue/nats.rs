@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
+use async_nats::connection::State;
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::message::{AckKind, Acker};
@@ -24,6 +25,8 @@ use super::{
 };
 use crate::host::Host;
 
+/// How often the connection is looked at while no message comes.
+const LOOK: Duration = Duration::from_secs(5);
 /// How long the same message is known to be the same, where that matters more than memory.
 const ONCE: Duration = Duration::from_secs(3_600);
 /// Headers of a message, beside its payload, bytes.
@@ -195,9 +198,17 @@ impl Broker for Jet {
         let Some(open) = messages.as_mut() else {
             return Ok(Vec::new());
         };
-        let message = match open.next().await {
-            Some(Ok(message)) => message,
-            other => {
+        let message = match tokio::time::timeout(LOOK, open.next()).await {
+            Ok(Some(Ok(message))) => message,
+            // The stream goes on by itself when the connection is there again.
+            // silent-ok: the deadline is only for looking
+            Err(_) => {
+                return match self.client.connection_state() {
+                    State::Connected => Ok(Vec::new()),
+                    State::Pending | State::Disconnected => Err(broker("the connection is lost")),
+                };
+            }
+            Ok(other) => {
                 *messages = None;
                 let why = other.and_then(Result::err).map(|error| error.to_string());
                 return Err(QueueError::Broker(

@@ -1,5 +1,6 @@
 //! `clawk swarm`: gives the whole swarm a task, and says who is in it, how they stand to each other and what became of a task.
 
+mod shown;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::{Door, SWARM_KINDS, SwarmView, fact_of};
 use clawk_proto::RequestId;
 use clawk_proto::method::{Task, TaskStatus};
-use clawk_swarm::coord::{Edge, EdgeKind, Kind, RunResult};
-use clawk_swarm::{Coord, Fact, Plan};
+use clawk_swarm::coord::{Edge, EdgeKind, Kind};
+use clawk_swarm::{Coord, Fact, Plan, Who};
 use clawk_trace::proof;
 use serde_json::{Value, json};
 
@@ -23,14 +24,13 @@ use crate::compose;
 use crate::config::{Config, Outside};
 use crate::manifest;
 use crate::out::{self, Format, Paint};
+use crate::peers::{ANY, Binding, binding};
 use crate::state::{Origin, Wanted};
 
 pub(crate) use tree::tree;
 
 /// How often a run that somebody waits for is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// Members that one line of progress names.
-const NAMES: usize = 5;
 
 /// Flags of `clawk swarm`.
 #[derive(Debug, clap::Args)]
@@ -50,6 +50,15 @@ Examples:
   clawk trace show --task 0195f1c2-6d3e-7aaa-8bbb-0123456789ab
 
 The exit code of `run` is 0 only when the swarm has completed the task.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  clawk swarm run claw.yaml 'Compare the three offers' --input '{\"offers\": [1, 2, 3]}'
+  clawk swarm run claw.yaml 'Check this' --to reviewer
+  clawk swarm run claw.yaml 'Check this' --task 0195f1c2-6d3e-7aaa-8bbb-0123456789ab
+
+The last one goes on with the task after a crash. The answer is on standard output; how far it is,
+on standard error. Exit code 0: completed; 1: partial or failed; 2: the id is another task's.";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
@@ -111,6 +120,7 @@ enum Drawing {
 
 /// Flags of `clawk swarm run`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
     /// The manifest
     #[arg(value_name = "CLAW")]
@@ -233,11 +243,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             tokio::select! {
                 outcome = &mut running => break outcome,
                 _ = look.tick(), if args.format == Format::Human => {
-                    let line = agent.kernel.swarm().and_then(|view| progress(&view, &id));
-                    if let Some(line) = line.filter(|line| *line != told) {
-                        out::note(&Paint::stderr().dim(&line));
-                        told = line;
-                    }
+                    shown::tell(&agent.kernel, &id, &mut told);
                 }
                 Ok(question) = questions.recv() => out::note(&format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",
@@ -260,7 +266,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             }
             Err(error) => return Err(error.into()),
         };
-        show(&result, args.format)?;
+        shown::show(&result, args.format)?;
         Ok(match result.status {
             TaskStatus::Completed => ExitCode::SUCCESS,
             TaskStatus::Failed | TaskStatus::Partial => ExitCode::FAILURE,
@@ -268,79 +274,12 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
     })
 }
 
-/// How far a run is, in one line; none: it has ended.
-fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
-    let run = view.runs.iter().find(|known| known.task_id == *run)?;
-    let names = |of: &dyn Fn(&clawk_swarm::coord::Member) -> bool| {
-        let names: Vec<&str> = view
-            .members
-            .iter()
-            .filter(|member| of(member))
-            .map(|member| member.member.as_str())
-            .collect();
-        let more = names.len().saturating_sub(NAMES);
-        let named = names.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
-        match (names.len(), more) {
-            (0, _) => String::new(),
-            (_, 0) => format!(" ({named})"),
-            (_, more) => format!(" ({named} and {more} more)"),
-        }
-    };
-    let mut parts = vec![format!("{} done", run.completed)];
-    if run.failed > 0 {
-        parts.push(format!("{} failed", run.failed));
-    }
-    let busy = names(&|member| member.running > 0);
-    parts.push(format!("{} at work{busy}", run.running));
-    if run.waiting > 0 {
-        parts.push(format!("{} waiting", run.waiting));
-    }
-    let gone = names(&|member| member.status == "unavailable");
-    if !gone.is_empty() {
-        parts.push(format!("unavailable{gone}"));
-    }
-    Some(out::harmless(&format!("tasks: {}", parts.join(", "))))
-}
-
-fn show(result: &RunResult, format: Format) -> Result<()> {
-    if format == Format::Json {
-        return out::json(result);
-    }
-    let paint = Paint::stderr();
-    for answer in &result.answers {
-        let why = answer
-            .error
-            .as_ref()
-            .map(|fault| format!(" ({})", out::harmless(&fault.reason)))
-            .unwrap_or_default();
-        let line = format!(
-            "{} · {:?}{why} · {} tries, {} tokens",
-            out::harmless(&answer.member),
-            answer.status,
-            answer.attempts,
-            answer.tokens
-        );
-        out::note(&paint.dim(&line));
-    }
-    if let Some(fault) = &result.error {
-        out::note(&paint.red(&format!(
-            "{:?}: {} ({})",
-            result.status,
-            out::harmless(&fault.message),
-            out::harmless(&fault.reason)
-        )));
-    }
-    if !result.text.is_empty() {
-        out::line(&out::harmless(&result.text))?;
-    }
-    Ok(())
-}
-
 /// A swarm as its manifest and its record tell it.
 struct Looked {
     coord: Coord,
     facts: Vec<Fact>,
-    providers: Vec<String>,
+    /// Of each seat: whom it asks, if it works here; by what it is reached, and where it is.
+    seats: Vec<(Option<String>, Binding)>,
 }
 
 fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Looked> {
@@ -356,11 +295,16 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
         .first()
         .map(|provider| provider.name.clone())
         .unwrap_or_default();
-    let providers = plan
-        .seats
-        .iter()
-        .map(|seat| seat.provider.clone().unwrap_or_else(|| first.clone()));
-    let providers = providers.collect();
+    let seats = plan.seats.iter().enumerate().map(|(at, seat)| {
+        let mut binding = binding(&config.settings.peers, swarm, &seat.identity);
+        // Who gives work to others works where the run is.
+        if plan.head == Who::Seat(at) && binding.host == ANY {
+            binding = Binding::here();
+        }
+        let asks = seat.provider.clone().unwrap_or_else(|| first.clone());
+        (Some(asks).filter(|_| binding.is_here()), binding)
+    });
+    let seats = seats.collect();
     let mut coord = Coord::new(plan);
     let wanted = Wanted {
         flag: state,
@@ -378,11 +322,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
             }
         })?;
     }
-    Ok(Looked {
-        coord,
-        facts,
-        providers,
-    })
+    Ok(Looked { coord, facts, seats })
 }
 
 /// Every event of a swarm, in order.
@@ -409,16 +349,16 @@ fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
         let members = view
             .members
             .iter()
-            .zip(&looked.providers)
-            .map(|(member, provider)| {
+            .zip(&looked.seats)
+            .map(|(member, (provider, binding))| {
                 let mut told = json!(member);
                 if let Value::Object(told) = &mut told {
                     let uri = clawk_proto::uri::ClawUri::parse(&member.identity).map(|uri| uri.to_string());
                     let uri = uri.unwrap_or_else(|_| format!("claw://local/identity/{}", member.identity)); // silent-ok: a plain name
                     told.insert("uri".to_owned(), json!(uri));
-                    told.insert("binding".to_owned(), json!("in-process"));
+                    told.insert("binding".to_owned(), json!(binding.way));
                     told.insert("provider".to_owned(), json!(provider));
-                    told.insert("host".to_owned(), json!("local"));
+                    told.insert("host".to_owned(), json!(binding.host));
                 }
                 told
             });
@@ -431,28 +371,33 @@ fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
         "{}  {}",
         paint.bold(&out::harmless(&view.swarm)),
         paint.dim(&format!(
-            "{}, {} run, {} wait",
+            "{}, {} running, {} waiting",
             view.topology, view.running, view.waiting
         ))
     ))?;
-    for member in &view.members {
+    for (member, (_, binding)) in view.members.iter().zip(&looked.seats) {
         let circuit = if member.circuit == "closed" {
             String::new()
         } else {
             format!(", circuit {}", member.circuit)
         };
         out::line(&format!(
-            "  {}  {} ({}){circuit}, {} done, {} failed",
+            "  {}  {} ({}){}{circuit}, {} done, {} failed",
             out::harmless(&member.member),
             member.status,
             out::harmless(&member.role),
+            if binding.is_here() {
+                String::new()
+            } else {
+                format!(", by {}", binding.way)
+            },
             member.done,
             member.failed
         ))?;
     }
     for run in &view.runs {
         out::line(&format!(
-            "  run {}: {} wait, {} run, {} completed, {} failed",
+            "  run {}: {} waiting, {} running, {} completed, {} failed",
             run.task_id, run.waiting, run.running, run.completed, run.failed
         ))?;
     }
@@ -505,6 +450,16 @@ fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
     looked.facts.iter().filter_map(edge).collect()
 }
 
+/// One edge, for people.
+fn told(edge: &Edge) -> Result<()> {
+    let (from, to) = (out::harmless(&edge.from), out::harmless(&edge.to));
+    // The run itself gives the head its task.
+    if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
+        return out::line(&format!("the task goes to {to}"));
+    }
+    out::line(&format!("{from} {} {to}", word(edge.kind)))
+}
+
 fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<ExitCode> {
     let view = SwarmView::of(&looked.coord);
     let edges = match task {
@@ -522,16 +477,7 @@ fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<E
         Drawing::Json => out::json(
             &json!({"swarm": view.swarm, "topology": view.topology, "nodes": view.nodes, "edges": edges}),
         )?,
-        Drawing::Human => {
-            for edge in &edges {
-                out::line(&format!(
-                    "{} {} {}",
-                    out::harmless(&edge.from),
-                    word(edge.kind),
-                    out::harmless(&edge.to)
-                ))?;
-            }
-        }
+        Drawing::Human => edges.iter().try_for_each(told)?,
         Drawing::Dot => {
             out::line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
             for node in &view.nodes {

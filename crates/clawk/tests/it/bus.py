@@ -3,6 +3,7 @@
 bus.py KIND PLACE put QUEUE ID COUNT    puts what stands on standard input there, COUNT times, each with an id of its own
 bus.py KIND PLACE look QUEUE            prints the messages that lie there, oldest first: [[message, reason], …]
 bus.py KIND PLACE small QUEUE           makes the queue so that it holds one message (NATS)
+bus.py KIND PLACE hold QUEUE COUNT      takes COUNT messages as a host, stays at all of them but the last, until it is killed (Redis)
 
 KIND is file, nats or redis; PLACE is a path or a port.
 """
@@ -86,6 +87,15 @@ def redis():
             reason = fields.get(b"reason")
             found.append([fields[b"message"].decode(), reason.decode() if reason else None])
         return found
+    if VERB == "hold":
+        count = int(sys.argv[5])
+        taken = ask("XREADGROUP", "GROUP", "clawk-swarm", "ghost", "COUNT", count, "STREAMS", QUEUE, ">")
+        ids = [id for id, _ in taken[0][1]]
+        assert len(ids) == count, taken
+        print("[]", flush=True)
+        while True:
+            ask("XCLAIM", QUEUE, "clawk-swarm", "ghost", 0, *ids[:-1], "JUSTID")
+            time.sleep(1)
     message, own, count = sys.stdin.read().encode(), sys.argv[5], int(sys.argv[6])
     for n in range(count):
         ask("XADD", QUEUE, "*", "message", message, "id", "%s-%d" % (own, n), "client", "forger")

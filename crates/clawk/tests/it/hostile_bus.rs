@@ -1,7 +1,7 @@
 //! Somebody who can read and write a swarm's bus, and has nobody's rights: what is put there in the place of tasks and reports changes
 //! nothing, and stops nobody. The same attacks over a file, NATS and Redis. What keys add to it is in `proven`.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -474,4 +474,43 @@ fn what_is_longer_than_the_broker_takes_is_reported_at_once() {
     drop(host);
     verified(&leader);
     verified(&worker);
+}
+
+/// A host took twelve tasks, works on eleven and has forgotten the last one: another host takes that one up, although the others are
+/// before it in the list and are held.
+#[cfg(feature = "redis")]
+#[test]
+fn a_forgotten_task_behind_busy_ones_is_taken_up() {
+    let bus = Bus::start(Kind::Redis);
+    let more = json!({"coordination": {"message_passing": "queue", "backend": "redis", "concurrency": {"max_parallel": 12}}});
+    let members = json!([{"identity_ref": "hand", "role": "worker", "count": 12}]);
+    let team = swarm("broadcast", "merge", members, more);
+    let (leader, worker) = both(&bus, &team, (&silent_script(), &hand_says("taken up")));
+    // The worker makes the group; it is away when the tasks come.
+    drop(Host::start(&mut serving(&worker, &[]), "working for the swarm"));
+    let run = Giving::new(&leader);
+    until("the tasks are in the bus", || {
+        (bus.lying(INBOX).len() == 12).then_some(())
+    });
+    let mut command = Command::new(parts::part("nats/bin/python"));
+    command
+        .arg(BUS)
+        .args(["redis", &bus.port.to_string(), "hold", INBOX, "12"]);
+    let mut ghost = Giving(Some(command.stdout(Stdio::piped()).spawn().unwrap()));
+    let mut said = String::new();
+    let output = ghost.0.as_mut().unwrap().stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut said).unwrap();
+    assert_eq!(said.trim(), "[]", "it has all twelve");
+    let host = Host::start(&mut serving(&worker, &[]), "working for the swarm");
+    let begun = Instant::now();
+    until("the forgotten one is reported", || {
+        (!bus.lying(OUTBOX).is_empty()).then_some(())
+    });
+    assert!(begun.elapsed() > Duration::from_secs(15), "it was held at first");
+    assert_eq!(bus.lying(OUTBOX).len(), 1);
+    let mut child = ghost.0.take().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(run.ended()["status"], "completed");
+    drop(host);
 }

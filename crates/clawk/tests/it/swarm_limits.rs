@@ -7,6 +7,7 @@ use clawk_kernel::kind;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
+use crate::peers::{Host, serving, silent_script};
 use crate::swarm::{agent, events, run, says, scene, swarm};
 
 /// Says it after so long.
@@ -338,4 +339,70 @@ fn a_report_reaches_the_others_of_an_event_bus() {
         assert_eq!(code, 0, "{result}");
         assert_eq!(result["answers"][1]["text"], said, "{passing}");
     }
+}
+
+/// A leader and a worker of two hosts with one purse: what all members use together never passes the limit, and what would pass it is
+/// refused before any model is asked.
+#[test]
+fn one_purse_pays_for_all_hosts() {
+    let own = json!({"coordination": {"message_passing": "queue", "backend": "sqlite-wal", "concurrency": {"max_parallel": 2}},
+        "resource_limits": {"max_total_tokens": 3000}});
+    let members = json!([{"identity_ref": "hand", "role": "worker", "count": 12}]);
+    let team = swarm("broadcast", "merge", members, own);
+    let part = json!([{"say": "done", "usage": {"input": 200, "output": 200}}]);
+    let worker = agent(&team, &json!({"scenes": [scene("member hand", "", part)]}));
+    let leader = agent(&team, &silent_script());
+    let bus = format!(
+        "[swarm]\nretry_delay_ms = 5\nurl = \"{}\"\n",
+        leader.path("bus.db").display()
+    );
+    std::fs::write(leader.path("clawk.toml"), format!("{bus}serve = []\n")).unwrap();
+    std::fs::write(worker.path("clawk.toml"), bus).unwrap();
+    let host = Host::start(&mut serving(&worker, &[]), "working for the swarm");
+    let (code, result) = run(&leader, &[]);
+    drop(host);
+    assert_eq!(code, 0, "what was answered is merged: {result}");
+    let tokens = result["tokens"].as_u64().unwrap();
+    assert!((1200..=3000).contains(&tokens), "{result}");
+    let answers = result["answers"].as_array().unwrap();
+    let done = answers
+        .iter()
+        .filter(|answer| answer["status"] == "completed")
+        .count();
+    assert!((3..=7).contains(&done), "{done}: {result}");
+    // By the worker's own record: as many were asked as answered, and each request had room in its slice.
+    let export = worker
+        .clawk(["trace", "export", "-o", "all.jsonl"])
+        .arg("--state")
+        .arg(worker.state())
+        .output()
+        .unwrap();
+    assert!(export.status.success());
+    let (mut asked, mut used) = (0, 0);
+    for line in std::fs::read_to_string(worker.path("all.jsonl")).unwrap().lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        let of = |name: &str| event["payload"][name].as_u64().unwrap_or(0);
+        match event["event_type"].as_str().unwrap_or_default() {
+            "ckp.provider.requested" => {
+                asked += 1;
+                assert!(of("input_tokens") + of("output_tokens") <= 3000 - used, "{event}");
+            }
+            "ckp.provider.completed" => used += of("input_tokens") + of("output_tokens"),
+            _ => {}
+        }
+    }
+    assert_eq!(asked, done, "{result}");
+    // The last one may use more than its slice, which its host was told: of that, its slice is counted.
+    assert!(tokens <= used && used <= 3000, "{used}: {result}");
+    // A person sees by what the members are reached.
+    let status = leader
+        .clawk(["swarm", "status", "claw.yaml", "--format", "json"])
+        .output()
+        .unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let hand = &status["members"][0];
+    assert_eq!(
+        (&hand["binding"], &hand["host"], &hand["provider"]),
+        (&json!("sqlite-wal"), &json!("any"), &Value::Null)
+    );
 }

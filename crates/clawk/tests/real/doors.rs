@@ -283,20 +283,10 @@ fn another_agent_is_a_member_of_a_swarm_by_the_a2a_package() {
     assert!(!format!("{:?}", agent.events()).contains("peer-token"));
 }
 
-/// One swarm of four makes: a member in this process, an agent in Python that was written from the text of CKP, on standard streams
-/// and over HTTP, and one by the official package of A2A. The head is given work by none of them, and reads what all four said.
-#[test]
-fn a_swarm_of_members_of_four_makes_gives_one_answer() {
-    let agent = Agent::new();
-    let script = json!({"scenes": [
-        {"system": "member own,", "steps": [{"say": "the own one did: do it"}]},
-        {"user": "have answered this task", "steps": [{"say": "decided: {{last_user_text}}"}]},
-    ]});
-    agent.write("script.yaml", &script.to_string());
-    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/peer.py");
-    let notes = agent.path("");
+/// The agent of `peer.py` over HTTP, and its port.
+fn listening(agent: &Agent, peer: &str, notes: &std::path::Path) -> (Group, String) {
     let mut command = agent.command(std::path::Path::new("python3"));
-    command.arg(peer).arg("honest").arg(&notes).arg("http");
+    command.arg(peer).arg("honest").arg(notes).arg("http");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -311,6 +301,22 @@ fn a_swarm_of_members_of_four_makes_gives_one_answer() {
         assert!(start.elapsed() < PATIENCE, "the agent does not listen: {said}");
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
+    (web, port)
+}
+
+/// One swarm of four makes: a member in this process, an agent in Python that was written from the text of CKP, on standard streams
+/// and over HTTP, and one by the official package of A2A. The head is given work by none of them, and reads what all four said.
+#[test]
+fn a_swarm_of_members_of_four_makes_gives_one_answer() {
+    let agent = Agent::new();
+    let script = json!({"scenes": [
+        {"system": "member own,", "steps": [{"say": "the own one did: do it"}]},
+        {"user": "have answered this task", "steps": [{"say": "decided: {{last_user_text}}"}]},
+    ]});
+    agent.write("script.yaml", &script.to_string());
+    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/peer.py");
+    let notes = agent.path("");
+    let (web, port) = listening(&agent, peer, &notes);
     let far = Far::start(&agent, "a2a_server.py", &[]);
     let members = ["own", "py", "web", "far"];
     let agents: Vec<Value> = members

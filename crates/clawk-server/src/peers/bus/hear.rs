@@ -1,6 +1,7 @@
 //! A host that gave tasks reads their reports.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use clawk_kernel::KernelError;
 use clawk_kernel::ports::{Known, Reports};
@@ -30,6 +31,7 @@ impl<B: Broker> Bus<B> {
             match over.run_until_cancelled(ends.outbox.next()).await {
                 None => return,
                 Some(Ok(parcels)) => {
+                    self.gone.store(false, Ordering::Relaxed);
                     for parcel in parcels {
                         if !heard(&*desk, &parcel).await {
                             continue;

@@ -193,6 +193,10 @@ fn events(reader: &Reader, session: SessionId) -> Result<Vec<Value>> {
     }
 }
 
+fn when(event: &Value) -> &str {
+    event.get("timestamp").and_then(Value::as_str).unwrap_or_default()
+}
+
 /// A task with all below it. Each is taken once, so that a record that names itself as its parent ends, too.
 fn built(known: &mut BTreeMap<String, Known>, task: &str) -> Branch {
     let Some(own) = known.remove(task) else {
@@ -205,8 +209,43 @@ fn built(known: &mut BTreeMap<String, Known>, task: &str) -> Branch {
         .collect();
     below.sort();
     let mut branch = own.branch;
+    // In the order in which they happened: what the swarm's record says of a task, and what the task's own session says.
+    branch.events.sort_by(|a, b| when(a).cmp(when(b)));
     branch.children = below.into_iter().map(|(_, id)| built(known, &id)).collect();
     branch
+}
+
+/// What an event of a swarm says, for people.
+fn about(event: &Value) -> String {
+    let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
+    let payload = event.get("payload").filter(|_| kind.starts_with("ckp.swarm."));
+    let Some(payload) = payload else {
+        return String::new();
+    };
+    let mut parts = Vec::new();
+    if let Some(attempt) = payload
+        .get("attempt")
+        .and_then(Value::as_u64)
+        .filter(|_| kind == "ckp.swarm.try")
+    {
+        parts.push(format!("try {attempt}"));
+    }
+    let word = |name: &str| payload.get(name).and_then(Value::as_str).map(out::harmless);
+    parts.extend(word("state"));
+    parts.extend(word("status"));
+    parts.extend(word("reason"));
+    parts.extend(word("provider").map(|provider| format!("by {provider}")));
+    let tokens = payload.get("token_usage").and_then(Value::as_u64);
+    parts.extend(
+        tokens
+            .filter(|tokens| *tokens > 0)
+            .map(|tokens| format!("{tokens} tokens")),
+    );
+    if parts.is_empty() {
+        String::new()
+    } else {
+        format!(" · {}", parts.join(", "))
+    }
 }
 
 fn print(branch: &Branch, depth: usize) -> Result<()> {
@@ -235,7 +274,8 @@ fn print(branch: &Branch, depth: usize) -> Result<()> {
                 .unwrap_or_default()
                 .to_owned()
         };
-        out::line(&format!("{indent}  {} {}", text("timestamp"), text("type")))?;
+        let line = format!("{indent}  {} {}{}", text("timestamp"), text("type"), about(event));
+        out::line(&line)?;
     }
     branch
         .children

@@ -1,0 +1,98 @@
+//! What a person reads of a run: how far it is, and how it ended.
+
+use anyhow::Result;
+use clawk_kernel::{Kernel, SwarmView};
+use clawk_proto::RequestId;
+use clawk_proto::method::TaskStatus;
+use clawk_swarm::coord::{Member, RunResult};
+
+use crate::out::{self, Format, Paint};
+
+/// Members that one line of progress names.
+const NAMES: usize = 5;
+
+/// Says how far a run is, if that is not what was `told` last.
+pub(super) fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
+    let line = kernel.swarm().and_then(|view| progress(&view, run));
+    if let Some(line) = line.filter(|line| line != told) {
+        out::note(&Paint::stderr().dim(&line));
+        *told = line;
+    }
+}
+
+/// How far a run is, in one line; none: it has ended.
+fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
+    let run = view.runs.iter().find(|known| known.task_id == *run)?;
+    let names = |of: &dyn Fn(&Member) -> bool| {
+        let names: Vec<&str> = view
+            .members
+            .iter()
+            .filter(|member| of(member))
+            .map(|member| member.member.as_str())
+            .collect();
+        let more = names.len().saturating_sub(NAMES);
+        let named = names.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
+        match (names.len(), more) {
+            (0, _) => String::new(),
+            (_, 0) => format!(" ({named})"),
+            (_, more) => format!(" ({named} and {more} more)"),
+        }
+    };
+    let mut parts = vec![format!("{} done", run.completed)];
+    if run.failed > 0 {
+        parts.push(format!("{} failed", run.failed));
+    }
+    let busy = names(&|member| member.running > 0);
+    parts.push(format!("{} at work{busy}", run.running));
+    if run.waiting > 0 {
+        parts.push(format!("{} waiting", run.waiting));
+    }
+    let gone = names(&|member| member.status == "unavailable");
+    if !gone.is_empty() {
+        parts.push(format!("unavailable{gone}"));
+    }
+    Some(out::harmless(&format!("tasks: {}", parts.join(", "))))
+}
+
+const fn said(status: TaskStatus) -> &'static str {
+    match status {
+        TaskStatus::Completed => "completed",
+        TaskStatus::Failed => "failed",
+        TaskStatus::Partial => "partial",
+    }
+}
+
+pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
+    if format == Format::Json {
+        return out::json(result);
+    }
+    let paint = Paint::stderr();
+    for answer in &result.answers {
+        let why = answer
+            .error
+            .as_ref()
+            .map(|fault| format!(" ({})", out::harmless(&fault.reason)))
+            .unwrap_or_default();
+        let tries = if answer.attempts == 1 { "try" } else { "tries" };
+        let line = format!(
+            "{} · {}{why} · {} {tries}, {} tokens",
+            out::harmless(&answer.member),
+            said(answer.status),
+            answer.attempts,
+            answer.tokens
+        );
+        out::note(&paint.dim(&line));
+    }
+    if let Some(fault) = &result.error {
+        out::note(&paint.red(&format!(
+            "{}: {} ({})",
+            said(result.status),
+            out::harmless(&fault.message),
+            out::harmless(&fault.reason)
+        )));
+    }
+    if !result.text.is_empty() {
+        out::line(&out::harmless(&result.text))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! By what a member is reached, for people and `clawk swarm status`.
+
+use std::collections::BTreeMap;
+
+use clawk_egress::Url;
+use clawk_manifest::model::{BusBackend, Swarm};
+use clawk_swarm::plan::identity_name;
+
+use super::{PeerConfig, Way};
+
+/// By what a member is reached, and where it is.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    /// `in-process`, a key of `[peers.NAME]`, or the Swarm's `backend`.
+    pub(crate) way: String,
+    /// `local`, the host of an address, or `any` of the hosts of a bus.
+    pub(crate) host: String,
+}
+
+/// The host of a member that any host of a bus may be.
+pub(crate) const ANY: &str = "any";
+
+impl Binding {
+    /// In this process.
+    pub(crate) fn here() -> Self {
+        Self {
+            way: "in-process".to_owned(),
+            host: "local".to_owned(),
+        }
+    }
+
+    /// It works in this process.
+    pub(crate) fn is_here(&self) -> bool {
+        self.way == "in-process"
+    }
+}
+
+/// How the identity of this reference is reached.
+pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, reference: &str) -> Binding {
+    let of = |way: &str, host: &str| Binding {
+        way: way.to_owned(),
+        host: host.to_owned(),
+    };
+    let at = |way: &str, url: &str| {
+        let host = Url::parse(url)
+            .ok()
+            .and_then(|url| url.host_str().map(str::to_owned)); // silent-ok: a start says what is wrong
+        of(way, &host.unwrap_or_default())
+    };
+    let name = identity_name(reference);
+    let peer = peers.get(&name).and_then(|peer| peer.way(&name).ok()); // silent-ok: as above
+    match peer {
+        Some(Way::Here) => Binding::here(),
+        Some(Way::Manifest(_)) => of("manifest", "local"),
+        Some(Way::Command(_)) => of("command", "local"),
+        Some(Way::Url(url)) => at("url", url),
+        Some(Way::A2a(url)) => at("a2a", url),
+        Some(Way::Bus(url)) => at("bus", url),
+        Some(Way::Swarm) | None => match swarm.coordination.backend {
+            BusBackend::InProcess => Binding::here(),
+            BusBackend::SqliteWal => of("sqlite-wal", ANY),
+            BusBackend::Redis => of("redis", ANY),
+            BusBackend::Nats => of("nats", ANY),
+        },
+    }
+}
