@@ -21,6 +21,7 @@ use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;
 use crate::ports::{AnswerKey, Ask, Batch, MarkedContent, Memory, Scope, StoreQuery, ToolRunner};
 use crate::rank;
+use crate::recall;
 use crate::screen::{Look, Spot};
 use crate::taint;
 use crate::tend::{self, Tender};
@@ -90,10 +91,12 @@ pub(crate) fn find<'a>(
     })
 }
 
-fn scope(memories: &Memories) -> Scope {
+/// The entries of the session's channel, as its turns recall them.
+fn scope(memories: &Memories, session: SessionId) -> Scope {
+    let state = memories.classifier.table.get(session);
     Scope {
         identity: memories.manifest.identity.name.clone(),
-        channel: String::new(),
+        channel: state.map_or_else(|| "rpc".to_owned(), |state| recall::channel(&state.door)),
     }
 }
 
@@ -142,7 +145,7 @@ pub(crate) async fn query(
         vector,
         limit,
     };
-    let mut found = memory.ask(store, &scope(memories), ask).await?;
+    let mut found = memory.ask(store, &scope(memories, session), ask).await?;
     memories.weigh(store, &mut found, "");
     let mut entries: Vec<_> = found.hits.into_iter().map(|hit| hit.entry).collect();
     let thread = thread(memories, session);
@@ -222,7 +225,7 @@ pub(crate) async fn store(
         store: &spec.name,
     };
     let entries = marked(memories, session, about.batch, params.entries).await;
-    let place = scope(memories);
+    let place = scope(memories, session);
     let result = if memory.joins(spec) {
         // Entries and their record in one commit: the ids follow from the record.
         let mut record = drafts;
@@ -347,7 +350,7 @@ pub(crate) async fn compact(
     let _working = memories.life.enter().map_err(KernelError::NotReady)?;
     let (store, memory) = find(memories, &params.store)?;
     let purse = memories.classifier.table.purse_of(session);
-    let at = (store, &scope(memories));
+    let at = (store, &scope(memories, session));
     let (entries_before, entries_after) =
         tend::compacted(memories, memory, at, &thread(memories, session), &purse).await?;
     Ok(MemoryCompactResult {

@@ -59,7 +59,7 @@ pub(crate) fn whose(door: &Door) -> String {
 }
 
 /// The channel that counts for a store's scope.
-fn channel(door: &Door) -> String {
+pub(crate) fn channel(door: &Door) -> String {
     match door {
         Door::Channel { channel, .. } => channel.clone(),
         Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => door.name().to_owned(),

@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 pub struct Scope {
     /// The Identity's name.
     pub identity: String,
-    /// The channel's name; empty for the RPC.
+    /// The channel's name; `rpc` for JSON-RPC, `cli` for the terminal.
     pub channel: String,
 }
 

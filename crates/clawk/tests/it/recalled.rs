@@ -172,6 +172,40 @@ fn each_part_of_a_prompt_keeps_to_its_budget_and_what_is_left_out_is_counted() {
 }
 
 #[test]
+fn what_the_wire_keeps_for_a_channel_is_recalled_on_that_channel_alone() {
+    let agent = agent(
+        "memory: MEMORY.md",
+        "{ name: notes, type: semantic, scope: per-channel }",
+        32_000,
+    );
+    let mut server = served(&agent);
+    let context = json!({ "request_id": "dd0e8400-e29b-41d4-a716-000000000001", "identity": "tested" });
+    let entries = json!([{ "content": "The boat is moored at pier fourteen." }]);
+    let stored = server.ask(
+        "claw.memory.store",
+        &json!({ "store": "notes", "entries": entries, "context": context }),
+    );
+    assert_eq!(stored["result"]["stored"], 1, "{stored}");
+    let session = said(&mut server, 1, "where is the boat moored?");
+    assert!(server.end().success());
+    let system = |session: &str| {
+        prompts(&agent, session, "1")[0]["system"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert!(system(&session).contains("pier fourteen"));
+    agent
+        .clawk(["run", "claw.yaml", "-m", "where is the boat moored?"])
+        .assert()
+        .success();
+    assert!(
+        !system("last").contains("pier fourteen"),
+        "the terminal is another channel"
+    );
+}
+
+#[test]
 fn a_store_that_is_open_to_everybody_is_warned_of() {
     let agent = agent("memory: MEMORY.md", "{ name: notes, type: semantic }", 32_000);
     let validate = |args: &[&str]| {
