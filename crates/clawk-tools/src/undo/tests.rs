@@ -345,6 +345,17 @@ fn two_names_of_a_file_are_one_file_again() {
     with_other_names(trees, replaced);
     with_other_names(trees, |root| fs::write(root.join("b"), "through b").unwrap());
     with_other_names(trees, |root| fs::remove_file(root.join("a")).unwrap());
+    // Another file that looks the same: content, mode and date are as they were.
+    for name in ["a", "b"] {
+        with_other_names(trees, |root| {
+            let modified = fs::metadata(root.join(name)).unwrap().modified().unwrap();
+            fs::remove_file(root.join(name)).unwrap();
+            fs::write(root.join(name), "old").unwrap();
+            let file = fs::File::options().write(true).open(root.join(name)).unwrap();
+            file.set_times(fs::FileTimes::new().set_modified(modified))
+                .unwrap();
+        });
+    }
     with_other_names(trees, |root| {
         fs::remove_file(root.join("a")).unwrap();
         fs::remove_file(root.join("b")).unwrap();
@@ -416,4 +427,33 @@ fn what_stands_in_a_folder_that_its_owner_closed_is_put_back() {
     assert_eq!(apply(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
     mode(0o755);
+}
+
+#[test]
+fn two_files_that_look_the_same_do_not_become_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (root, kept) = (base.join("tree"), base.join("state/undo"));
+    fs::create_dir_all(&root).unwrap();
+    let date = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for (file, other) in [("a", "b"), ("q", "r")] {
+        fs::write(root.join(file), "same").unwrap();
+        let opened = fs::File::options().write(true).open(root.join(file)).unwrap();
+        opened.set_times(fs::FileTimes::new().set_modified(date)).unwrap();
+        fs::hard_link(root.join(file), root.join(other)).unwrap();
+    }
+    let before = tree(&root);
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let open = undo
+        .begin(
+            record(1, the_session(), "shell"),
+            Ok(Reach::Trees(vec![root.clone()])),
+        )
+        .unwrap();
+    fs::remove_file(root.join("q")).unwrap();
+    fs::hard_link(root.join("a"), root.join("q")).unwrap();
+    undo.end(open).unwrap();
+    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
+    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(tree(&root), before);
 }
