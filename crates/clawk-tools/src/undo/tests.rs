@@ -57,6 +57,8 @@ enum Deed {
     Append(usize),
     /// Another name of a file.
     Also(usize, usize),
+    /// Another file that looks the same.
+    Twin(usize, usize),
     /// A folder's mode.
     Close(usize, u32),
 }
@@ -73,6 +75,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
         (name.clone(), name.clone()).prop_map(|(from, to)| Deed::Rename(from, to)),
         (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Link(at, to)),
         (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Also(at, to)),
+        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Twin(at, to)),
         (name.clone(), prop_oneof![Just(0o755), Just(0o555)]).prop_map(|(at, mode)| Deed::Close(at, mode)),
         name.prop_map(Deed::Append),
     ]
@@ -92,6 +95,7 @@ fn act(root: &Path, deed: &Deed) {
         Deed::Rename(from, to) => fs::rename(file(*from), file(*to)),
         Deed::Link(at, to) => symlink(file(*to), root.join(format!("link-{at}"))),
         Deed::Also(at, to) => fs::remove_file(file(*to)).and_then(|()| fs::hard_link(file(*at), file(*to))),
+        Deed::Twin(at, to) => twin(&file(*at), &file(*to)),
         Deed::Close(at, mode) => fs::set_permissions(folder(*at), fs::Permissions::from_mode(*mode)),
         // In place and of the same length where it can be: a coarse clock must not hide it.
         Deed::Append(at) => fs::read(file(*at)).and_then(|mut bytes| {
@@ -99,6 +103,16 @@ fn act(root: &Path, deed: &Deed) {
             fs::write(file(*at), bytes)
         }),
     };
+}
+
+/// Content, mode and date of the one in a new file at the other.
+fn twin(file: &Path, to: &Path) -> std::io::Result<()> {
+    let (bytes, meta) = (fs::read(file)?, fs::metadata(file)?);
+    let _gone = fs::remove_file(to);
+    fs::write(to, bytes)?;
+    let opened = fs::File::options().write(true).open(to)?;
+    opened.set_times(fs::FileTimes::new().set_modified(meta.modified()?))?;
+    fs::set_permissions(to, meta.permissions())
 }
 
 fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
