@@ -57,6 +57,8 @@ enum Deed {
     Append(usize),
     /// Another name of a file.
     Also(usize, usize),
+    /// Another file that looks the same.
+    Twin(usize, usize),
     /// A folder's mode.
     Close(usize, u32),
 }
@@ -73,6 +75,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
         (name.clone(), name.clone()).prop_map(|(from, to)| Deed::Rename(from, to)),
         (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Link(at, to)),
         (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Also(at, to)),
+        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Twin(at, to)),
         (name.clone(), prop_oneof![Just(0o755), Just(0o555)]).prop_map(|(at, mode)| Deed::Close(at, mode)),
         name.prop_map(Deed::Append),
     ]
@@ -92,6 +95,7 @@ fn act(root: &Path, deed: &Deed) {
         Deed::Rename(from, to) => fs::rename(file(*from), file(*to)),
         Deed::Link(at, to) => symlink(file(*to), root.join(format!("link-{at}"))),
         Deed::Also(at, to) => fs::remove_file(file(*to)).and_then(|()| fs::hard_link(file(*at), file(*to))),
+        Deed::Twin(at, to) => twin(&file(*at), &file(*to)),
         Deed::Close(at, mode) => fs::set_permissions(folder(*at), fs::Permissions::from_mode(*mode)),
         // In place and of the same length where it can be: a coarse clock must not hide it.
         Deed::Append(at) => fs::read(file(*at)).and_then(|mut bytes| {
@@ -99,6 +103,16 @@ fn act(root: &Path, deed: &Deed) {
             fs::write(file(*at), bytes)
         }),
     };
+}
+
+/// Content, mode and date of the one in a new file at the other.
+fn twin(file: &Path, to: &Path) -> std::io::Result<()> {
+    let (bytes, meta) = (fs::read(file)?, fs::metadata(file)?);
+    let _gone = fs::remove_file(to);
+    fs::write(to, bytes)?;
+    let opened = fs::File::options().write(true).open(to)?;
+    opened.set_times(fs::FileTimes::new().set_modified(meta.modified()?))?;
+    fs::set_permissions(to, meta.permissions())
 }
 
 fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
@@ -345,6 +359,17 @@ fn two_names_of_a_file_are_one_file_again() {
     with_other_names(trees, replaced);
     with_other_names(trees, |root| fs::write(root.join("b"), "through b").unwrap());
     with_other_names(trees, |root| fs::remove_file(root.join("a")).unwrap());
+    // Another file that looks the same: content, mode and date are as they were.
+    for name in ["a", "b"] {
+        with_other_names(trees, |root| {
+            let modified = fs::metadata(root.join(name)).unwrap().modified().unwrap();
+            fs::remove_file(root.join(name)).unwrap();
+            fs::write(root.join(name), "old").unwrap();
+            let file = fs::File::options().write(true).open(root.join(name)).unwrap();
+            file.set_times(fs::FileTimes::new().set_modified(modified))
+                .unwrap();
+        });
+    }
     with_other_names(trees, |root| {
         fs::remove_file(root.join("a")).unwrap();
         fs::remove_file(root.join("b")).unwrap();
@@ -416,4 +441,33 @@ fn what_stands_in_a_folder_that_its_owner_closed_is_put_back() {
     assert_eq!(apply(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
     mode(0o755);
+}
+
+#[test]
+fn two_files_that_look_the_same_do_not_become_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (root, kept) = (base.join("tree"), base.join("state/undo"));
+    fs::create_dir_all(&root).unwrap();
+    let date = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for (file, other) in [("a", "b"), ("q", "r")] {
+        fs::write(root.join(file), "same").unwrap();
+        let opened = fs::File::options().write(true).open(root.join(file)).unwrap();
+        opened.set_times(fs::FileTimes::new().set_modified(date)).unwrap();
+        fs::hard_link(root.join(file), root.join(other)).unwrap();
+    }
+    let before = tree(&root);
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let open = undo
+        .begin(
+            record(1, the_session(), "shell"),
+            Ok(Reach::Trees(vec![root.clone()])),
+        )
+        .unwrap();
+    fs::remove_file(root.join("q")).unwrap();
+    fs::hard_link(root.join("a"), root.join("q")).unwrap();
+    undo.end(open).unwrap();
+    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
+    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(tree(&root), before);
 }

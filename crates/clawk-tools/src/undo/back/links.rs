@@ -1,13 +1,13 @@
 //! Files with several names (hard links), put back as one file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clawk_recall::seal::Vault;
 use rustix::fs::AtFlags;
 
-use super::super::look;
+use super::super::look::{self, State};
 use super::{Back, Step, parent, part};
 
 /// Puts back files that had several names: one name first, then the others as links to it.
@@ -18,13 +18,9 @@ pub(super) fn put(kept: (&Path, Option<&Vault>), back: &Back, note: &mut impl Fn
             groups.entry(linked.first.path()).or_default().push(step);
         }
     }
-    // Files that are one now and were not before must not become one group.
-    let mut taken = BTreeSet::new();
     for (first, steps) in groups {
-        let source = source(kept, &first, &steps, &taken);
-        match source.and_then(|source| Ok((look::at(&source)?.seen.file(), source))) {
-            Ok((file, source)) => {
-                taken.insert(file);
+        match source(kept, &first, &steps) {
+            Ok(source) => {
                 for step in steps {
                     note(&step.path, link(&source, &step.path));
                 }
@@ -38,21 +34,22 @@ pub(super) fn put(kept: (&Path, Option<&Vault>), back: &Back, note: &mut impl Fn
     }
 }
 
-/// A name of the group that stands as it is to: one that still does, with all other names that it has, or one that is put back.
-fn source(
-    kept: (&Path, Option<&Vault>),
-    first: &Path,
-    steps: &[&Step],
-    taken: &BTreeSet<(u64, u64)>,
-) -> io::Result<PathBuf> {
+/// A name of the group that stands as it is to: the first if nothing is to be done to it, else one that still does, with all other
+/// names that it has, else one that is put back.
+fn source(kept: (&Path, Option<&Vault>), first: &Path, steps: &[&Step]) -> io::Result<PathBuf> {
+    let is_own = |path: &Path| path == first || steps.iter().any(|step| step.path == path);
+    // A name that is a file with names of another group now must not join the two.
+    let apart = |state: &State| state.linked().is_none_or(|linked| is_own(&linked.first.path()));
+    let standing = steps
+        .iter()
+        .filter(|step| step.now.is_like(&step.then) && apart(&step.now));
+    // A first name without a step stays as it is, so the others become links to it.
     let stepless = (!steps.iter().any(|step| step.path == first)).then_some(first);
-    let standing = steps.iter().filter(|step| step.now.is_like(&step.then));
-    for path in standing.map(|step| step.path.as_path()).chain(stepless) {
-        let look = look::at(path)?;
-        if taken.contains(&look.seen.file()) {
-            continue;
-        }
-        let state = look.state.hashed(path)?;
+    for path in stepless
+        .into_iter()
+        .chain(standing.map(|step| step.path.as_path()))
+    {
+        let state = look::at(path)?.state.hashed(path)?;
         if steps.iter().any(|step| step.then.is_like(&state)) {
             return Ok(path.to_owned());
         }
