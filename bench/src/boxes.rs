@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -421,6 +421,7 @@ impl Left {
         };
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("no list of mounts")?;
         let (mut zombies, mut processes) = (0, 0);
+        let own = fs::metadata("/proc/self/exe").map(|own| (own.dev(), own.ino()))?;
         for entry in fs::read_dir("/proc").context("no list of processes")?.flatten() {
             let path = entry.path();
             // What is no process, or has ended since.
@@ -432,13 +433,13 @@ impl Left {
             };
             let mut rest = rest.split_ascii_whitespace();
             let (state, parent) = (rest.next(), rest.next().and_then(|pid| pid.parse().ok()));
-            // Ours, or a supervisor's that was handed to the first process.
-            let ours =
-                parent == Some(std::process::id()) || stat.contains("(exe)") || stat.contains("(clawk-b");
+            // Ours, or one that was handed to the first process. Boxes of other programs come and go beside this.
+            let ours = parent == Some(std::process::id()) || stat.contains("(clawk-b");
             zombies += usize::from(state == Some("Z") && ours);
             let line = fs::read(path.join("cmdline"));
-            processes +=
-                usize::from(line.is_ok_and(|line| String::from_utf8_lossy(&line).contains("__sandbox")));
+            let is_box = line.is_ok_and(|line| String::from_utf8_lossy(&line).contains("__sandbox"));
+            let program = fs::metadata(path.join("exe")).map(|program| (program.dev(), program.ino()));
+            processes += usize::from(is_box && program.is_ok_and(|program| program == own));
         }
         Ok(Self {
             mounts: mounts.lines().count(),

@@ -77,8 +77,8 @@ const QUICK: Size = Size {
     rounds: 3,
     requests: 50_000,
     flat_calls: 100_000,
-    turns: 3_000,
-    sessions: 1_000,
+    turns: 500,
+    sessions: 300,
     events: 200_000,
     entries: &[1_000, 20_000],
 };

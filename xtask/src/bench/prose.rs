@@ -59,7 +59,7 @@ impl Prose {
         text
     }
 
-    /// A question of five words, most of them rare.
+    /// A question with four words of its own, three of them rare.
     pub(crate) fn question(&self, number: u32) -> String {
         let mut state = u64::from(number) | 1 << 40;
         let mut word = |from| self.word(random(&mut state), from).to_owned();
@@ -106,6 +106,6 @@ mod tests {
         let times = |word: &str| all.split(' ').filter(|one| *one == word).count();
         assert!(times("the") > 200, "{}", times("the"));
         assert!(times("garden") < 20, "{}", times("garden"));
-        assert_eq!(prose.question(3).split(' ').count(), 9);
+        assert_eq!(prose.question(3).split(' ').count(), 10);
     }
 }
