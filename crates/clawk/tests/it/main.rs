@@ -27,6 +27,8 @@ mod cra;
 mod crash;
 mod crowd;
 mod doors;
+#[cfg(feature = "postgres")]
+mod dry_pg;
 #[cfg(feature = "conformance")]
 mod faults;
 mod forged;
