@@ -265,7 +265,8 @@ async fn what_hosts_tell_each_other_is_sealed_in_the_database() {
         };
         PgState::open(database, serving, None).await.unwrap()
     };
-    let (first, second) = (host("a").await, host("b").await);
+    // They start at the same time: one makes the proofs, the other waits for it.
+    let (first, second) = tokio::join!(host("a"), host("b"));
     let (here, there) = (
         first.journal().shared().unwrap(),
         second.journal().shared().unwrap(),
