@@ -80,9 +80,9 @@ struct Answer {
     total: Option<u64>,
 }
 
-/// For what a mark is sealed: this entry of this store, with this content.
-fn place_of(store: &str, id: &str, key: Option<&str>, content: &Value) -> String {
-    let whole = json!([store, id, key, content]).to_string();
+/// For what a mark is sealed: this entry of this scope of the store, with this content.
+fn place_of((store, part): (&str, &str), id: &str, key: Option<&str>, content: &Value) -> String {
+    let whole = json!([store, part, id, key, content]).to_string();
     format!("custom/{}", digest_of(whole.as_bytes()).to_hex())
 }
 
@@ -146,7 +146,7 @@ impl Custom {
     }
 
     /// The entry, with where it came from if it can show that.
-    fn hit(&self, store: &Store, given: Given) -> Hit {
+    fn hit(&self, store: &Store, part: &str, given: Given) -> Hit {
         let Given {
             id,
             content,
@@ -156,7 +156,7 @@ impl Custom {
             score,
             mark,
         } = given;
-        let place = place_of(&store.name, &id, key.as_deref(), &content);
+        let place = place_of((&store.name, part), &id, key.as_deref(), &content);
         let opened = mark.and_then(|mark| self.vault.open_text(&place, &mark).ok().flatten()); // silent-ok: it counts as untrusted
         let mark = opened.and_then(|text| serde_json::from_str(&text).ok()); // silent-ok: the same
         Hit {
@@ -173,8 +173,14 @@ impl Custom {
     }
 
     /// The entries of an answer that count for these, at most so many.
-    fn hits(&self, store: &Store, answer: Vec<Given>, whose: &Whose, limit: usize) -> Vec<Hit> {
-        let hits = answer.into_iter().map(|given| self.hit(store, given));
+    fn hits(
+        &self,
+        (store, part): (&Store, &str),
+        answer: Vec<Given>,
+        whose: &Whose,
+        limit: usize,
+    ) -> Vec<Hit> {
+        let hits = answer.into_iter().map(|given| self.hit(store, part, given));
         let counts = |hit: &Hit| match whose {
             Whose::All => true,
             // What can't show whose it is may be another's.
@@ -257,7 +263,7 @@ impl Inspect for Custom {
                 ("limit", json!(MAX_LISTED + 1)),
             ];
             let answer = self.query_part(store, part, all).await?;
-            let mut hits = self.hits(store, answer.entries, &Whose::All, MAX_LISTED + 1);
+            let mut hits = self.hits((store, part), answer.entries, &Whose::All, MAX_LISTED + 1);
             if hits.len() > MAX_LISTED {
                 let why = format!(
                     "it holds more than {MAX_LISTED} entries, and its server lists no pages; search it instead"
@@ -295,7 +301,7 @@ impl Inspect for Custom {
                     .is_some_and(|is| is == name)
                 };
                 let meant = answer.entries.into_iter().filter(is_meant).collect();
-                for hit in self.hits(store, meant, &Whose::All, MAX_LISTED) {
+                for hit in self.hits((store, part), meant, &Whose::All, MAX_LISTED) {
                     if !hits.iter().any(|known| known.entry.id == hit.entry.id) {
                         hits.push(hit);
                     }
@@ -376,7 +382,12 @@ impl Memory for Custom {
             what.extend(owners(&whose).map(|owners| ("owners", json!(owners))));
             let answer = self.query(store, place, what).await?;
             let used = answer.used;
-            let mut hits = self.hits(store, answer.entries, &whose, limit);
+            let mut given = answer.entries;
+            if let StoreQuery::Key(key) = &query {
+                // A server that answers with other entries is not believed.
+                given.retain(|given| given.key.as_ref() == Some(key) || given.id == *key);
+            }
+            let mut hits = self.hits((store, &place.part(store)), given, &whose, limit);
             match query {
                 StoreQuery::Text(_) => {
                     for (rank, hit) in (1_u32..).zip(&mut hits) {
@@ -421,7 +432,12 @@ impl Memory for Custom {
                 new.fits(store)
                     .map_err(|reason| MemoryError::Entry { index, reason })?;
                 let New { id, entry, mark } = new;
-                let sealed_for = place_of(&store.name, &id, entry.key.as_deref(), &entry.content);
+                let sealed_for = place_of(
+                    (&store.name, &place.part(store)),
+                    &id,
+                    entry.key.as_deref(),
+                    &entry.content,
+                );
                 let text = serde_json::to_string(&mark).map_err(|error| fault(store, &error.to_string()))?;
                 let sealed = self.vault.seal_text(&sealed_for, &text);
                 let sealed = sealed.map_err(|error| fault(store, &error.to_string()))?;
@@ -487,7 +503,7 @@ impl Memory for Custom {
                     .filter(|given| given.id == id)
                     .collect()
             };
-            let found = self.hits(store, named(look().await?), &whose, 1);
+            let found = self.hits((store, &place.part(store)), named(look().await?), &whose, 1);
             let Some(hit) = found.into_iter().next() else {
                 return Ok(None);
             };

@@ -93,6 +93,7 @@ impl Carrier {
             match table.name {
                 MEMORY | ASIDE => self.open_entry(row)?,
                 VECTORS => self.open_vector(row)?,
+                CONTENTS => self.open_content(row)?,
                 _ => {}
             }
         }
@@ -141,6 +142,16 @@ impl Carrier {
             let vault = self.seals.known().map_err(failed)?;
             let opened = vault.open(&format!("vector/{n}"), bytes).map_err(failed)?;
             *bytes = opened.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn open_content(&self, row: &mut Row) -> Result<(), String> {
+        if let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_mut_slice()
+            && let Ok(digest) = <[u8; 32]>::try_from(digest.as_slice()).map(Digest)
+        {
+            let opened = self.seals.opened(digest, std::mem::take(bytes));
+            *bytes = opened.map_err(failed)?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +13,9 @@ use serde_json::Value;
 
 /// The longest line that is read, bytes.
 const MAX_LINE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// A link is not followed.
+pub(super) const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 /// An entry as it is written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,7 +65,21 @@ pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// What opens and seals the lines of one store.
+/// Refuses links in the place of folders that clawk makes below `base`: what is written there would land elsewhere.
+pub(super) fn refuse_links(base: &Path, folder: &Path) -> io::Result<()> {
+    for place in folder.ancestors().take_while(|place| *place != base) {
+        if fs::symlink_metadata(place).is_ok_and(|facts| facts.is_symlink()) {
+            let why = format!(
+                "`{}` is a link, and a folder of entries must not be one",
+                place.display()
+            );
+            return Err(io::Error::other(why));
+        }
+    }
+    Ok(())
+}
+
+/// What opens and seals the lines of one scope of a store.
 #[derive(Debug, Clone)]
 pub(super) struct Closed {
     vault: Arc<Vault>,
@@ -70,15 +87,20 @@ pub(super) struct Closed {
 }
 
 impl Closed {
-    pub(super) fn new(vault: Arc<Vault>, store: &str) -> Self {
+    pub(super) fn new(vault: Arc<Vault>, store: &str, scope: &str) -> Self {
         Self {
             vault,
-            place: format!("line/{store}"),
+            place: format!("line/{store}/{scope}"),
         }
     }
 
-    fn open(&self, text: &str) -> Result<Option<String>, SealError> {
-        self.vault.open_text(&self.place, text)
+    /// Each line is sealed for its number, so that none can be exchanged, doubled or left out, but for the last ones.
+    fn at(&self, number: usize) -> String {
+        format!("{}/{number}", self.place)
+    }
+
+    fn open(&self, number: usize, text: &str) -> Result<Option<String>, SealError> {
+        self.vault.open_text(&self.at(number), text)
     }
 }
 
@@ -97,10 +119,17 @@ fn parsed(path: &Path, number: usize, text: &str, closed: Option<&Closed>) -> io
     let fault = |error: String| io::Error::other(format!("`{}`, line {number}: {error}", path.display()));
     let opened = match closed {
         _ if !is_sealed_text(text) => None,
-        Some(closed) => closed.open(text).map_err(|error| fault(error.to_string()))?,
+        Some(closed) => closed
+            .open(number, text)
+            .map_err(|error| fault(error.to_string()))?,
         None => return Err(fault(MISSING.to_owned())),
     };
     serde_json::from_str(opened.as_deref().unwrap_or(text)).map_err(|error| fault(error.to_string()))
+}
+
+/// A whole line without its end. Of a sealed one, nobody can tell.
+fn is_line(text: &[u8]) -> bool {
+    serde_json::from_slice::<Line>(text).is_ok()
 }
 
 /// Why a sealed line can't be read.
@@ -120,31 +149,91 @@ pub(super) fn is_sealed(path: &Path, closed: Option<&Closed>) -> io::Result<bool
     parsed(path, 1, text, closed).map(|_| true)
 }
 
-/// Opens the file for adding, and reads what is in it. A last line that a crash cut is taken off: it was never acknowledged.
+/// Which file a path leads to, and how it looked: whoever else writes it changes this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    pub(super) length: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(facts: &fs::Metadata) -> Self {
+        Self {
+            device: facts.dev(),
+            inode: facts.ino(),
+            length: facts.len(),
+            modified: (facts.mtime(), facts.mtime_nsec()),
+        }
+    }
+
+    /// Of an open file.
+    pub(super) fn of_file(file: &File) -> io::Result<Self> {
+        Ok(Self::of(&file.metadata()?))
+    }
+
+    /// Of what lies at the path now; a link is not followed.
+    pub(super) fn of_path(path: &Path) -> io::Result<Self> {
+        Ok(Self::of(&fs::symlink_metadata(path)?))
+    }
+}
+
+/// Opens the file for adding, and reads what is in it. A last line that a crash cut is taken off: it was never acknowledged. One that only
+/// lacks its end, as an editor may leave it, gets it.
 pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)
         .create(true)
         .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .custom_flags(NO_LINK | rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
         .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!(
+            "`{}` is not a plain file",
+            path.display()
+        )));
+    }
     let mut reader = BufReader::new(&file);
     let (mut lines, mut good) = (Vec::new(), 0_u64);
     let (mut sealed, mut stale) = (false, false);
     loop {
         let mut text = Vec::new();
         let read = (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut text)?;
-        if read == 0 || text.last() != Some(&b'\n') {
+        if read == 0 {
             break;
         }
-        text.pop();
+        let whole = text.pop_if(|byte| *byte == b'\n').is_some();
+        if !whole && u64::try_from(read).is_ok_and(|read| read >= MAX_LINE_BYTES) {
+            return Err(io::Error::other(format!(
+                "`{}`, line {}: it has more than {MAX_LINE_BYTES} bytes",
+                path.display(),
+                lines.len() + 1
+            )));
+        }
+        if !whole && !is_line(&text) {
+            break;
+        }
         let text = String::from_utf8(text).map_err(io::Error::other)?;
         let line = parsed(path, lines.len() + 1, &text, closed)?;
+        if !lines.is_empty() && is_sealed_text(&text) != sealed {
+            return Err(io::Error::other(format!(
+                "`{}`, line {}: only some lines are encrypted, so it was not written by clawk alone",
+                path.display(),
+                lines.len() + 1
+            )));
+        }
         sealed |= is_sealed_text(&text);
         stale |= !closed.is_some_and(|closed| closed.vault.is_current_text(&text));
         lines.push(line);
         good += u64::try_from(read).unwrap_or(u64::MAX);
+        if !whole {
+            (&file).write_all(b"\n")?;
+            file.sync_data()?;
+            good += 1;
+            break;
+        }
     }
     if file.metadata()?.len() > good {
         file.set_len(good)?;
@@ -159,29 +248,36 @@ pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
     })
 }
 
-/// A line as it is written, with its end.
-pub(super) fn bytes(line: &Line, closed: Option<&Closed>) -> io::Result<Vec<u8>> {
+/// A line as it is written, with its end. `number`: it becomes this line of its file.
+pub(super) fn bytes(line: &Line, closed: Option<&Closed>, number: usize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_string(line)?;
-    if let Some(Closed { vault, place }) = closed {
-        text = vault.seal_text(place, &text).map_err(io::Error::other)?;
+    if let Some(closed) = closed {
+        let sealed = closed.vault.seal_text(&closed.at(number), &text);
+        text = sealed.map_err(io::Error::other)?;
     }
     text.push('\n');
     Ok(text.into_bytes())
 }
 
-/// Adds a line, durably.
-pub(super) fn add(file: &mut File, line: &Line, closed: Option<&Closed>) -> io::Result<()> {
-    file.write_all(&bytes(line, closed)?)?;
-    file.sync_data()
+/// Adds a line, durably; how many bytes.
+pub(super) fn add(file: &mut File, line: &Line, closed: Option<&Closed>, number: usize) -> io::Result<u64> {
+    let bytes = bytes(line, closed, number)?;
+    file.write_all(&bytes)?;
+    file.sync_data()?;
+    Ok(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
 }
 
 /// Writes a file anew, whole or not at all.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("new");
+    // What lies there may be a link to somebody else's file.
+    match fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(&partial)?;
     file.write_all(bytes)?;

@@ -33,7 +33,7 @@ impl Held {
         let open = |Place { store, scope, folder }| {
             let spec = Store::named(&store);
             Ok(Self {
-                part: Part::open(&folder, &spec, vault)?,
+                part: Part::open(&folder, (&spec, &scope), vault)?,
                 store,
                 scope,
                 spec,

@@ -102,13 +102,13 @@ impl Files {
 
     /// What is encrypted of the store opens with the key that is given, and the store still says that it is.
     fn is_the_key(&self, store: &Store) -> Result<(), MemoryError> {
-        let closed = self
-            .options
-            .vault
-            .clone()
-            .map(|vault| Closed::new(vault, &store.name));
         let known = places::known(&self.options.root).map_err(|error| backend(store, &error))?;
-        for place in known.into_iter().filter(|place| place.store == store.name) {
+        for place in known
+            .into_iter()
+            .filter(|place| is_of(place, store, &self.options.root))
+        {
+            let vault = self.options.vault.clone();
+            let closed = vault.map(|vault| Closed::new(vault, &store.name, &place.scope));
             let sealed = line::is_sealed(&place.folder.join("entries.jsonl"), closed.as_ref());
             if sealed.map_err(|error| backend(store, &error))? && !store.encryption {
                 return Err(backend(store, &io::Error::other(STAYS)));
@@ -139,13 +139,15 @@ impl Files {
         let (folder, store, open) = (self.folder(store, place)?, store.clone(), Arc::clone(&self.open));
         let (root, name) = (self.options.root.clone(), place.part(&store));
         let vault = self.options.vault.clone();
+        let base = self.base(&store, &place.identity)?;
         off_thread(move || {
+            line::refuse_links(&base, &folder).map_err(|error| backend(&store, &error))?;
             let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
             if !parts.contains_key(&folder) {
                 // Who looks later finds it, whatever the manifest says then.
                 places::note(&root, &store.name, &name, &folder).map_err(|error| backend(&store, &error))?;
             }
-            opened(&mut parts, &folder, (&store, vault.as_ref()), job)
+            opened(&mut parts, (&folder, &name), (&store, vault.as_ref()), job)
         })
         .await
     }
@@ -164,11 +166,11 @@ impl Files {
         off_thread(move || {
             let known = places::known(&root).map_err(|error| backend(&store, &error))?;
             let mut done = Vec::new();
-            for place in known.into_iter().filter(|place| place.store == store.name) {
+            for place in known.into_iter().filter(|place| is_of(place, &store, &root)) {
                 let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
                 let each = opened(
                     &mut parts,
-                    &place.folder,
+                    (&place.folder, &place.scope),
                     (&store, vault.as_ref()),
                     |part, store| job(&place.folder, part, store),
                 );
@@ -196,15 +198,23 @@ impl Files {
     }
 }
 
+/// A place of this store. One without a `path` lies below the root: another root's, from before a move or a copy, is not ours.
+fn is_of(place: &places::Place, store: &Store, root: &Path) -> bool {
+    place.store == store.name && (store.path.is_some() || place.folder.starts_with(root))
+}
+
 /// Runs a job on a part, which is read from its folder first where it is not open.
 fn opened<T>(
     parts: &mut Parts<'_>,
-    folder: &Path,
+    (folder, scope): (&Path, &str),
     (store, vault): (&Store, Option<&Arc<Vault>>),
     job: impl FnOnce(&mut Part, &Store) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
+    if parts.get(folder).is_some_and(Part::was_changed) {
+        parts.remove(folder); // what is on the disk counts
+    }
     if !parts.contains_key(folder) {
-        let mut part = Part::open(folder, store, vault).map_err(|error| backend(store, &error))?;
+        let mut part = Part::open(folder, (store, scope), vault).map_err(|error| backend(store, &error))?;
         part.seal_anew()?;
         parts.insert(folder.to_owned(), part);
     }

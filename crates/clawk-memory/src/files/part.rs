@@ -4,7 +4,7 @@ mod search;
 mod written;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use clawk_recall::packed::{Matrix, pack};
 use clawk_recall::seal::Vault;
 use clawk_recall::{table, words};
 
-use super::line::{self, Closed, Kept, Line};
+use super::line::{self, Closed, Kept, Line, Stamp};
 
 /// What people read; an encrypted store has none.
 const MARKDOWN: &str = "entries.md";
@@ -78,6 +78,10 @@ pub(super) struct Part {
     next: i64,
     bytes: usize,
     dead: usize,
+    /// Lines of the file.
+    lines: usize,
+    /// The file as this process left it; `None`: somebody else wrote at the same time.
+    seen: Option<Stamp>,
     index: Index,
     embeds: bool,
     vectors: HashMap<String, Matrix>,
@@ -94,13 +98,18 @@ pub(super) struct Part {
 
 impl Part {
     /// Reads a part. `vault` opens what is sealed; a store that says so, or was sealed, is sealed from now on.
-    pub(super) fn open(folder: &Path, store: &Store, vault: Option<&Arc<Vault>>) -> io::Result<Self> {
+    pub(super) fn open(
+        folder: &Path,
+        (store, scope): (&Store, &str),
+        vault: Option<&Arc<Vault>>,
+    ) -> io::Result<Self> {
         line::make_folder(folder)?;
-        let closed = vault.map(|vault| Closed::new(Arc::clone(vault), &store.name));
+        let closed = vault.map(|vault| Closed::new(Arc::clone(vault), &store.name, scope));
         let opened = line::open(&folder.join("entries.jsonl"), closed.as_ref())?;
         let mut part = Self {
             store: store.name.clone(),
             folder: folder.to_owned(),
+            seen: Stamp::of_file(&opened.file).ok(), // silent-ok: it is read again then
             log: opened.file,
             rows: BTreeMap::new(),
             aside: BTreeMap::new(),
@@ -108,6 +117,7 @@ impl Part {
             next: 1,
             bytes: 0,
             dead: 0,
+            lines: opened.lines.len(),
             index: Index::default(),
             embeds: model_of(store).as_deref() == Some(table::NAME),
             vectors: HashMap::new(),
@@ -154,10 +164,15 @@ impl Part {
         }
         let told = self.markdown(&line.keep);
         let closed = self.closed.as_ref().filter(|_| self.sealed);
-        if let Err(error) = line::add(&mut self.log, &line, closed) {
-            self.broken = true;
-            return Err(self.failed(&error));
-        }
+        let added = match line::add(&mut self.log, &line, closed, self.lines + 1) {
+            Ok(added) => added,
+            Err(error) => {
+                self.broken = true;
+                return Err(self.failed(&error));
+            }
+        };
+        self.lines += 1;
+        self.look(added);
         // For people alone: what counts is written.
         if let Err(error) = self.tell(&told) {
             tracing::warn!(%error, store = self.store, "`entries.md` could not be written");
@@ -204,6 +219,8 @@ impl Part {
             }
         }
         for kept in line.keep {
+            // Twice in a file that somebody edited: the later one counts, and none is left behind.
+            self.take(&kept.id);
             let at = Timestamp::parse(&kept.at).unwrap_or(Timestamp(0)); // silent-ok: written by us
             let n = self.next;
             self.next += 1;
@@ -562,34 +579,5 @@ impl Part {
         }
         self.rewrite()?;
         Ok(Some(hit))
-    }
-
-    /// Both files anew, without what is gone.
-    fn rewrite(&mut self) -> Result<(), MemoryError> {
-        let path = self.folder.join("entries.jsonl");
-        let write = || -> io::Result<File> {
-            let (jsonl, text) = self.written()?;
-            line::replace(&path, &jsonl)?;
-            let markdown = self.folder.join(MARKDOWN);
-            match (self.sealed, markdown.exists()) {
-                (true, true) => std::fs::remove_file(markdown)?,
-                (true, false) => {}
-                (false, _) => line::replace(&markdown, text.as_bytes())?,
-            }
-            OpenOptions::new().append(true).open(&path)
-        };
-        let done = write();
-        match done {
-            Ok(log) => {
-                (self.log, self.dead) = (log, 0);
-                let live: Vec<i64> = self.rows.keys().copied().collect();
-                self.packed.retain(|(_, n), _| live.binary_search(n).is_ok());
-                Ok(())
-            }
-            Err(error) => {
-                self.broken = true;
-                Err(self.failed(&error))
-            }
-        }
     }
 }

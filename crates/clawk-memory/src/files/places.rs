@@ -13,7 +13,7 @@ use super::line;
 /// The file, below the folder of stores without a `path`.
 const FILE: &str = ".places.jsonl";
 
-/// One scope of one store.
+/// One scope of one store. Below the root, the folder is written relative to it, so that a root can be moved and copied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) store: String,
@@ -31,13 +31,17 @@ pub(super) fn known(root: &Path) -> io::Result<BTreeSet<Place>> {
     // silent-ok: a line that a crash cut is written again by the next start of its store
     let places = text
         .lines()
-        .filter_map(|line| serde_json::from_str::<Place>(line).ok());
+        .filter_map(|line| serde_json::from_str::<Place>(line).ok())
+        .map(|place| Place {
+            folder: root.join(place.folder),
+            ..place
+        });
     Ok(places.filter(|place| place.folder.is_dir()).collect())
 }
 
 /// Notes a part, once.
 pub(super) fn note(root: &Path, store: &str, scope: &str, folder: &Path) -> io::Result<()> {
-    let place = Place {
+    let mut place = Place {
         store: store.to_owned(),
         scope: scope.to_owned(),
         folder: folder.to_owned(),
@@ -45,6 +49,9 @@ pub(super) fn note(root: &Path, store: &str, scope: &str, folder: &Path) -> io::
     line::make_folder(folder)?;
     if known(root)?.contains(&place) {
         return Ok(());
+    }
+    if let Ok(below) = folder.strip_prefix(root) {
+        place.folder = below.to_owned();
     }
     line::make_folder(root)?;
     let mut file = OpenOptions::new()

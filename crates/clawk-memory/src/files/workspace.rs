@@ -249,7 +249,7 @@ impl Workspace {
     /// The marks first: a file without one is nobody's word.
     fn write(&self, files: &[(String, String)], line: &Line) -> io::Result<()> {
         let mut log = line::open(&self.marks, None)?.file;
-        line::add(&mut log, line, None)?;
+        line::add(&mut log, line, None, 1)?;
         for (path, text) in files {
             let (folder, name) = self.parent(path, true)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;

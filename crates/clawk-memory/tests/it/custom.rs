@@ -21,6 +21,8 @@ enum Mode {
     Lying,
     /// Gives one entry's mark with another.
     Swapping,
+    /// Answers every question with everything.
+    Wrong,
     /// Forgets nothing.
     Keeping,
     /// Answers `store` with nothing.
@@ -63,6 +65,7 @@ impl Shelf {
                     (*mode == Mode::Lying || owner.is_none_or(|owners| owners.contains(&one["owner"])))
                         && arguments.get("id").is_none_or(|id| *id == one["id"])
                         && arguments.get("key").is_none_or(|key| *key == one["key"])
+                        || *mode == Mode::Wrong
                 };
                 let mut found: Vec<Value> = held.iter().filter(counts).cloned().collect();
                 let marks: Vec<Value> = found.iter().rev().map(|one| one["mark"].clone()).collect();
@@ -193,6 +196,49 @@ async fn what_comes_back_changed_is_untrusted_and_nobodys() {
             );
         }
     }
+}
+
+#[tokio::test]
+async fn an_entry_of_another_scope_or_of_another_key_is_not_believed() {
+    // This server knows no scopes: it gives everybody everything.
+    let held = Arc::default();
+    let memory = custom(Mode::Good, &held);
+    let spec = store(json!({"type": "key-value", "backend": "custom", "scope": "per-channel"}));
+    let entries = vec![new("1", Some("lamp"), "green"), new("2", Some("door"), "red")];
+    memory
+        .keep(&spec, &place("x"), entries, T0, Batch::default())
+        .await
+        .unwrap();
+    let asked = async |memory: &Custom, channel: &str, key: &str| {
+        let ask = Ask {
+            whose: Whose::All,
+            query: StoreQuery::Key(key.to_owned()),
+            vector: None,
+            limit: 9,
+        };
+        memory.ask(&spec, &place(channel), ask).await.unwrap().hits
+    };
+    let found = asked(&memory, "x", "lamp").await;
+    assert_eq!((found.len(), found[0].mark.untrusted), (1, false));
+    let crossed = asked(&memory, "y", "lamp").await;
+    assert!(
+        crossed
+            .iter()
+            .all(|hit| hit.mark.untrusted && hit.mark.origin == "memory"),
+        "{crossed:?}"
+    );
+    // It answers with whatever it has.
+    let wrong = custom(Mode::Wrong, &held);
+    let found = asked(&wrong, "x", "lamp").await;
+    assert!(
+        found.iter().all(|hit| hit.entry.key.as_deref() == Some("lamp")),
+        "{found:?}"
+    );
+    let gone = wrong
+        .remove(&spec, &place("x"), Whose::All, "7".to_owned())
+        .await
+        .unwrap();
+    assert!(gone.is_none() && held.lock().unwrap().len() == 2);
 }
 
 #[tokio::test]

@@ -203,7 +203,7 @@ impl PgState {
         }
         let first = seal::owned(&database, &serving).await?;
         if first.due {
-            seal::everything(&database, &serving, &first).await?;
+            seal::everything(&database, &serving, &first, patience).await?;
         }
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         let lease = loop {

@@ -178,18 +178,26 @@ pub(super) async fn unchanged(database: &Database, seals: &Seals) -> Result<(), 
 pub(super) async fn everything(
     database: &Database,
     serving: &Serving,
-    owned: &Owned,
+    first: &Owned,
+    patience: Option<Duration>,
 ) -> Result<(), PgStateError> {
-    let Some(keys) = &owned.keys else { return Ok(()) };
+    let Some(keys) = &first.keys else { return Ok(()) };
     let alone = Serving {
         sharing: Sharing::Alone,
         ..serving.clone()
     };
-    let until = tokio::time::Instant::now() + PATIENCE.max(serving.lease * 2);
+    let patience = match (serving.sharing, patience) {
+        (Sharing::Alone, patience) => patience,
+        // Those who serve do not encrypt, or with another key; a host that is gone is waited for.
+        (Sharing::Shared, _) => Some(PATIENCE.max(serving.lease * 2)),
+    };
+    let until = patience.map(|patience| tokio::time::Instant::now() + patience);
     let lease = loop {
         match lease::acquire(database, &alone).await? {
             Acquired::Ours(lease) => break Arc::new(lease),
-            Acquired::Theirs(host) if tokio::time::Instant::now() >= until => {
+            // Another host that started at the same time has done it.
+            Acquired::Theirs(_) if !owned(database, serving).await?.due => return Ok(()),
+            Acquired::Theirs(host) if until.is_some_and(|until| tokio::time::Instant::now() >= until) => {
                 return Err(PgStateError::Served { host });
             }
             Acquired::Theirs(_) => tokio::time::sleep(super::LOOK).await,
@@ -201,13 +209,16 @@ pub(super) async fn everything(
         database,
         license: License(Arc::clone(&lease)),
         agent: &serving.agent,
-        seals: &owned.seals,
+        seals: &first.seals,
         keys,
     };
     let done = async {
+        if !owned(database, serving).await?.due {
+            return Ok(()); // done meanwhile
+        }
         check::verify_chains(database).await?;
         let sealed = pass.run().await;
-        sealed.map_err(|failure| refused(owned.seals.stores().iter().cloned(), &failure.text()))
+        sealed.map_err(|failure| refused(first.seals.stores().iter().cloned(), &failure.text()))
     };
     let done = done.await;
     over.cancel();

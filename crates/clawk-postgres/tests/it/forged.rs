@@ -247,3 +247,58 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
     assert!(error.contains("encrypted"), "{error}");
     state.close().await;
 }
+
+#[tokio::test]
+async fn what_hosts_tell_each_other_is_sealed_in_the_database() {
+    use clawk_kernel::ports::Order;
+    let server = Server::start();
+    let host = async |name: &str| {
+        let database = Database::new(options(&server), &Env::Process).unwrap();
+        let serving = Serving {
+            sharing: clawk_postgres::Sharing::Shared,
+            keys: Some(Keys {
+                vault: vault("a"),
+                reference: "KEY".to_owned(),
+                stores: ["notes".to_owned()].into(),
+            }),
+            ..Serving::new("hello", name, 1)
+        };
+        PgState::open(database, serving, None).await.unwrap()
+    };
+    // They start at the same time: one makes the proofs, the other waits for it.
+    let (first, second) = tokio::join!(host("a"), host("b"));
+    let (here, there) = (
+        first.journal().shared().unwrap(),
+        second.journal().shared().unwrap(),
+    );
+    let session = SessionId(Uuid::from_u128(7));
+    here.hold(session).await.unwrap();
+    let id = Uuid::from_u128(9);
+    let order = Order {
+        id,
+        session,
+        wish: br#"{"wish":"message","text":"the zanzibar lamp"}"#.to_vec(),
+    };
+    there.order(order.clone()).await.unwrap();
+    let readable = || {
+        let hex: String = b"zanzibar".iter().map(|byte| format!("{byte:02x}")).collect();
+        server.sql("SELECT t::text FROM clawk.orders t").contains(&hex)
+    };
+    assert!(!readable());
+    let news = here.news().await.unwrap();
+    assert_eq!(news.orders.len(), 1);
+    assert_eq!(news.orders[0].wish, order.wish);
+    // One that was exchanged for another order's is noticed.
+    server.sql("CREATE TABLE kept AS SELECT * FROM clawk.orders");
+    server.sql("UPDATE clawk.orders SET id = decode('000000000000000000000000000000ff', 'hex')");
+    assert!(here.news().await.is_err());
+    server.sql("UPDATE clawk.orders SET id = (SELECT id FROM kept)");
+    here.obeyed(id, br#"{"said":"zanzibar"}"#.to_vec()).await.unwrap();
+    assert!(!readable());
+    assert_eq!(
+        there.outcome(id).await.unwrap().unwrap(),
+        br#"{"said":"zanzibar"}"#
+    );
+    first.close().await;
+    second.close().await;
+}

@@ -1,7 +1,10 @@
 //! Every table crosses; one that is forgotten here would be lost in silence.
 
-use super::{OWN, TABLES, schema};
+use clawk_kernel::moved::TABLES;
+
+use super::OWN;
 use crate::dir::Durability;
+use crate::schema;
 
 /// Tables that do not cross, and why: words and buckets are made anew, `probe` measures the disk, unfinished erasures are finished
 /// before, a cache is filled again, and the references of keys cross beside the tables.

@@ -238,6 +238,37 @@ async fn a_query_is_never_syntax() {
 }
 
 #[tokio::test]
+async fn a_name_is_never_syntax() {
+    let name = "x'; DROP TABLE memory;--\"";
+    for backend in backends() {
+        let other = store(json!({"type": "key-value"}));
+        let store = store(json!({"type": "key-value", "name": name}));
+        let at = place("a' OR '1'='1", "c\"; DELETE FROM memory;--");
+        let key = "k' OR ''='";
+        let entry = |text: &str| vec![new(json!(text), Some(key))];
+        let ids = |id: &str| vec![id.to_owned()];
+        backend
+            .memory
+            .store(&store, &at, entry("one"), ids("i'1"), Timestamp(1))
+            .await
+            .unwrap();
+        backend
+            .memory
+            .store(&other, &at, entry("other"), ids("i'2"), Timestamp(1))
+            .await
+            .unwrap();
+        let by_key = |key: &str| StoreQuery::Key(key.to_owned());
+        assert_eq!(texts(&backend, &store, &at, by_key(key), 9).await, ["one"]);
+        assert!(
+            texts(&backend, &store, &at, by_key("' OR '1'='1"), 9)
+                .await
+                .is_empty()
+        );
+        assert_eq!(texts(&backend, &other, &at, by_key(key), 9).await, ["other"]);
+    }
+}
+
+#[tokio::test]
 async fn the_last_writer_of_a_key_wins() {
     for backend in backends() {
         let (store, at) = (store(json!({"type": "key-value"})), place("a", ""));

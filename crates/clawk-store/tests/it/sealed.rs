@@ -115,7 +115,8 @@ pub(crate) fn vault(digit: &str) -> Arc<Vault> {
 }
 
 /// The names of stores in these tests and in the contract's.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
+    "x'; DROP TABLE memory;--\"",
     "s",
     "global",
     "per-identity",
@@ -529,6 +530,70 @@ async fn a_change_of_the_key_survives_kill_9() {
         .await;
         assert_eq!(found, [format!("value {n}")]);
     }
+}
+
+#[tokio::test]
+async fn sealed_rows_that_change_places_do_not_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
+    plant(&state, true).await;
+    let content = with_content(entry(session(0), 2), b"the door is red".to_vec());
+    state
+        .journal()
+        .submit(one(content))
+        .unwrap()
+        .durable()
+        .await
+        .unwrap();
+    state.close();
+    let database = dir.path().join("state.db");
+    let whole = std::fs::read(&database).unwrap();
+    for (what, sql) in [
+        (
+            "two entries",
+            "CREATE TEMP TABLE k AS SELECT n, part, content FROM memory; UPDATE memory SET content = (SELECT k.content FROM k \
+             WHERE k.part = memory.part AND k.n <> memory.n LIMIT 1) WHERE (SELECT count(*) FROM k WHERE k.part = memory.part) > 1",
+        ),
+        ("another id", "UPDATE memory SET id = id || 'x'"),
+        (
+            "another store",
+            "UPDATE memory SET part = (SELECT max(id) FROM memory_parts) + 1 - part",
+        ),
+    ] {
+        let connection = rusqlite::Connection::open(&database).unwrap();
+        connection.execute_batch(sql).unwrap();
+        drop(connection);
+        let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
+        let ask = StoreQuery::Between(Timestamp(0), Timestamp(i64::MAX));
+        let asked = state.memory();
+        let asked = asked.query(&notes(true), &Scope::default(), ask, 9).await;
+        let error = asked.unwrap_err().to_string();
+        assert!(
+            error.contains("another place") && !error.contains("zanzibar"),
+            "{what}: {error}"
+        );
+        state.close();
+        for file in ["state.db-wal", "state.db-shm"] {
+            let _gone = std::fs::remove_file(dir.path().join(file));
+        }
+        std::fs::write(&database, &whole).unwrap();
+    }
+    // Contents of the journal.
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    let swap = "CREATE TEMP TABLE k AS SELECT row, content FROM events WHERE content IS NOT NULL; \
+        UPDATE events SET content = (SELECT content FROM k WHERE k.row <> events.row LIMIT 1) WHERE content IS NOT NULL";
+    connection.execute_batch(swap).unwrap();
+    drop(connection);
+    let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
+    let scan = Scan {
+        with_content: true,
+        ..Scan::default()
+    };
+    let error = state.journal().scan(scan).await.unwrap_err().to_string();
+    assert!(
+        error.contains("another place") && !error.contains("zanzibar"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

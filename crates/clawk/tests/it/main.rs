@@ -28,6 +28,8 @@ mod crash;
 mod crowd;
 mod doors;
 mod dry;
+#[cfg(feature = "postgres")]
+mod dry_pg;
 #[cfg(feature = "conformance")]
 mod faults;
 mod forged;

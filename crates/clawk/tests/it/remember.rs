@@ -552,3 +552,124 @@ fn a_used_up_purse_pays_for_no_vectors_and_words_still_find() {
         assert!(serve.end().success());
     }
 }
+
+/// Forgets what a store on a server holds, whose vectors were paid for: no vector of it is left, on the server or in the state.
+fn forgets_paid_vectors(backend: &str, config: &str, secrets: &str, left: Option<&dyn Fn() -> u32>) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let embeddings = Embeddings::start();
+    let more = format!(
+        "    - inline: {{ name: embed, protocol: openai-compatible, endpoint: \"http://127.0.0.1:{}/v1\", model: e5, auth: {{ type: none }} }}",
+        embeddings.port
+    );
+    let stores = format!(
+        "        - {{ name: notes, type: semantic, backend: {backend}, embedding: {{ provider_ref: embed, model: e5, dimensions: 3 }} }}"
+    );
+    let agent = agent(&stores, &more, 100_000);
+    let file = agent.path("secrets.toml");
+    std::fs::write(&file, secrets).unwrap();
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let config = format!("{config}\n[secrets_store]\nfile = \"secrets.toml\"\n");
+    std::fs::write(agent.path("clawk.toml"), config).unwrap();
+    let mut serve = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    assert!(serve.initialize(&named())["result"].is_object());
+    let (gone, stays) = ("Her physician is Weber.", "The bicycle is red.");
+    let entries = json!([{ "content": gone }, { "content": stays }]);
+    let context = json!({ "request_id": "dd0e8400-e29b-41d4-a716-000000000001", "identity": "tested" });
+    let answer = serve.ask(
+        "claw.memory.store",
+        &json!({ "store": "notes", "entries": entries, "context": context }),
+    );
+    assert_eq!(answer["result"]["stored"], 2, "{answer}");
+    let id = answer["result"]["ids"][0].as_str().unwrap().to_owned();
+    // The question by other words is answered once the vectors are there.
+    let begun = Instant::now();
+    let query = json!({ "store": "notes", "query": { "type": "semantic", "text": "a doctor" } });
+    loop {
+        let found = serve.ask("claw.memory.query", &query);
+        if found["result"]["entries"][0]["content"] == gone {
+            break;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "no vectors came: {found}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(serve.end().success());
+    let cached = |text: &str| {
+        let script = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); \
+            print(c.execute('SELECT count(*) FROM embeddings WHERE hex(digest) = upper(?)', [sys.argv[2]]).fetchone()[0])";
+        let digest = clawk_recall::words::text_of(&json!(text), None);
+        let digest = clawk_trace::chain::digest_of(digest.as_bytes()).to_hex();
+        let mut command = std::process::Command::new("python3");
+        let command = command.args(["-c", script]).arg(agent.state().join("state.db"));
+        let output = command.arg(digest).output().unwrap();
+        assert!(output.status.success(), "{}", crate::agent::text(&output.stderr));
+        crate::agent::text(&output.stdout).trim().parse::<u32>().unwrap()
+    };
+    let before = left.map(|left| left());
+    assert_eq!((cached(gone), cached(stays)), (1, 1));
+    let args = [
+        "memory",
+        "forget",
+        &id,
+        "--store",
+        "notes",
+        "--reason",
+        "asked for",
+        "--claw",
+        "claw.yaml",
+    ];
+    assert_eq!(json_of(&agent, &args)["forgotten"][0], json!(id));
+    assert_eq!(
+        cached(gone),
+        0,
+        "{backend}: the vector that was paid for is still in the state"
+    );
+    assert_eq!(cached(stays), 1, "{backend}: another entry's vector is gone");
+    if let (Some(left), Some(before)) = (left, before) {
+        assert_eq!(left(), before - 1, "{backend}: the server's vectors");
+    }
+    let mut serve = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    assert!(serve.initialize(&named())["result"].is_object());
+    let found = serve.ask("claw.memory.query", &query);
+    assert!(!found.to_string().contains("physician"), "{found}");
+    assert!(serve.end().success());
+    assert_eq!(
+        anywhere(&agent.state(), "physician is Weber"),
+        [] as [std::path::PathBuf; 0]
+    );
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn what_is_forgotten_on_postgresql_leaves_no_vector_that_was_paid_for() {
+    let database = crate::postgres::database::Server::start();
+    let config = format!(
+        "[postgres]\nurl = \"{}\"\nsecret_ref = \"PG_PASSWORD\"\ntls = \"disable\"\nconnect_timeout_ms = 20000\noperation_timeout_ms = 30000\n",
+        database.url()
+    );
+    let secrets = format!(
+        "PG_PASSWORD = \"{}\"\n",
+        crate::postgres::database::Server::PASSWORD
+    );
+    let left = || {
+        let sql = "SELECT count(*) FROM clawk.memory_vectors WHERE model LIKE 'embed/%'";
+        database.sql(sql).parse().unwrap()
+    };
+    for backend in ["postgresql", "pgvector"] {
+        forgets_paid_vectors(backend, &config, &secrets, Some(&left));
+        database.sql("DROP SCHEMA clawk CASCADE");
+    }
+}
+
+#[test]
+fn what_is_forgotten_on_qdrant_leaves_no_vector_that_was_paid_for() {
+    let database = crate::qdrant::database::Server::start();
+    let config = format!(
+        "[qdrant]\nurl = \"{}\"\nsecret_ref = \"QDRANT_KEY\"\noperation_timeout_ms = 30000\n",
+        database.url()
+    );
+    let secrets = format!("QDRANT_KEY = \"{}\"\n", crate::qdrant::database::Server::KEY);
+    forgets_paid_vectors("qdrant", &config, &secrets, None);
+}

@@ -2,7 +2,7 @@
 //! database, and the key is its own.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn agent(database: &Database) -> Agent {
 
 fn tables(database: &Database) -> Vec<String> {
     let sql = "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables \
-        WHERE schemaname IN ('tested', 'elsewhere') ORDER BY 1";
+        WHERE schemaname IN ('tested', 'elsewhere', 'moved') ORDER BY 1";
     database.sql(sql).lines().map(str::to_owned).collect()
 }
 
@@ -57,12 +57,20 @@ fn hold(database: &Database, words: &str) -> Vec<String> {
 
 #[track_caller]
 fn is_dark(agent: &Agent, database: &Database) {
+    is_dark_in(&agent.state(), database, "tested");
+}
+
+#[track_caller]
+fn is_dark_in(folder: &Path, database: &Database, schema: &str) {
     assert_eq!(hold(database, "zanzibar"), [] as [&str; 0]);
-    assert_eq!(anywhere(&agent.state(), "zanzibar"), [] as [PathBuf; 0]);
-    let words = "SELECT count(*) FROM tested.memory WHERE words <> '' OR mark <> '' OR metadata IS NOT NULL";
-    assert_eq!(database.sql(words), "0");
-    let vectors = "SELECT count(*) FROM tested.memory_vectors WHERE vector IS NOT NULL OR sealed IS NULL";
-    assert_eq!(database.sql(vectors), "0");
+    assert_eq!(anywhere(folder, "zanzibar"), [] as [PathBuf; 0]);
+    let words = format!(
+        "SELECT count(*) FROM {schema}.memory WHERE words <> '' OR mark <> '' OR metadata IS NOT NULL"
+    );
+    assert_eq!(database.sql(&words), "0");
+    let vectors =
+        format!("SELECT count(*) FROM {schema}.memory_vectors WHERE vector IS NOT NULL OR sealed IS NULL");
+    assert_eq!(database.sql(&vectors), "0");
 }
 
 #[track_caller]
@@ -368,4 +376,81 @@ fn rekey_with_the_manifest_reaches_stores_beside_the_state() {
             .contains("Far away"),
         "{found}"
     );
+}
+
+fn moves(agent: &Agent, from: &str, to: &str, key: Option<&str>) -> (bool, String) {
+    let mut command = agent.clawk(["state", "move", "--from", from, "--to", to, "--format", "json"]);
+    if let Some(key) = key {
+        command.env("MEMORY_KEY", key);
+    }
+    let done = command.env("PGPASSWORD", Database::PASSWORD).output().unwrap();
+    (done.status.success(), text(&done.stdout) + &text(&done.stderr))
+}
+
+#[track_caller]
+fn remembers(agent: &Agent, config: &str, state: &str) {
+    let key = |args: &[&str]| {
+        let mut command = agent.clawk([]);
+        command.args(args).args(["--format", "json"]).env(KEY.0, KEY.1);
+        let done = command.env("PGPASSWORD", Database::PASSWORD).assert().success();
+        serde_json::from_slice::<Value>(&done.get_output().stdout).unwrap()
+    };
+    let mut run = agent.clawk(["run", "claw.yaml", "--config", config, "-m"]);
+    run.arg(format!("what of the {PLANTED}?"))
+        .env(KEY.0, KEY.1)
+        .assert()
+        .success();
+    let prompt = key(&["sessions", "prompt", "last", "--turn", "1", "--state", state]);
+    let system = prompt["system"].as_str().unwrap();
+    assert!(
+        system.contains("4711") && system.contains("store=\"diary\""),
+        "{system}"
+    );
+    let shown = key(&["memory", "show", PLANTED, "--store", "facts", "--state", state]);
+    assert_eq!(shown["entries"][0]["key"], json!(PLANTED));
+    assert_eq!(key(&["trace", "verify", "--state", state])["valid"], json!(true));
+}
+
+#[test]
+fn an_encrypted_state_goes_to_a_database_and_comes_back_and_nothing_can_be_read_on_the_way() {
+    let database = Database::start();
+    let agent = crate::sealed::agent();
+    configure(&agent, &database, KEY.0);
+    let config = std::fs::read_to_string(agent.path("clawk.toml")).unwrap();
+    let memory = "[memory]\nencryption_key = \"MEMORY_KEY\"\n";
+    for dir in ["home", "back"] {
+        let config = format!("state = \"{dir}\"\n{memory}");
+        std::fs::write(agent.path(&format!("{dir}.toml")), config).unwrap();
+    }
+    let server = config
+        .replace("state/clawk/tested", "home")
+        .replace("\"tested\"", "\"moved\"");
+    std::fs::write(agent.path("server.toml"), server).unwrap();
+    let keep = ["run", "claw.yaml", "--config", "home.toml", "-m", "keep"];
+    agent.clawk(keep).env(KEY.0, KEY.1).assert().success();
+    remembers(&agent, "home.toml", "home");
+
+    let url = format!("{}?schema=moved", database.url());
+    for (key, why) in [(None, "MEMORY_KEY"), (Some(NEW), "are encrypted")] {
+        let (moved, said) = moves(&agent, "home", &url, key);
+        assert!(!moved && said.contains(why), "{said}");
+    }
+    let (moved, said) = moves(&agent, "home", &url, Some(OLD));
+    assert!(moved && said.contains("\"valid\": true"), "{said}");
+    is_dark_in(&agent.path("home"), &database, "moved");
+    remembers(&agent, "server.toml", "home");
+    is_dark_in(&agent.path("home"), &database, "moved");
+    // Without the key, and with another one, the database starts nothing.
+    let run = ["run", "claw.yaml", "--config", "server.toml", "-m", "again"];
+    refused(&agent, ("MEMORY_KEY", NEW), &run, &["are encrypted"]);
+
+    let (moved, said) = moves(&agent, "home", "back", None);
+    assert!(!moved && said.contains("MEMORY_KEY"), "{said}");
+    let (moved, said) = moves(&agent, "home", "back", Some(OLD));
+    assert!(moved && said.contains("\"valid\": true"), "{said}");
+    assert_eq!(anywhere(&agent.path("back"), "zanzibar"), [] as [PathBuf; 0]);
+    remembers(&agent, "back.toml", "back");
+    assert_eq!(anywhere(&agent.path("back"), "zanzibar"), [] as [PathBuf; 0]);
+    let run = ["run", "claw.yaml", "--config", "back.toml", "-m", "again"];
+    refused(&agent, ("MEMORY_KEY", NEW), &run, &["are encrypted"]);
 }

@@ -2,14 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 
+use clawk_kernel::ports::MemoryError;
+
 use super::{MARKDOWN, Part, Row};
-use crate::files::line::{self, Kept, Line};
+use crate::files::line::{self, Kept, Line, Stamp};
 
 impl Part {
+    /// The file is not as this process left it: a person or a program changed it, or put another one in its place.
+    pub(in crate::files) fn was_changed(&self) -> bool {
+        let there = Stamp::of_path(&self.folder.join("entries.jsonl")).ok(); // silent-ok: reading it says why
+        self.seen.is_none() || there != self.seen
+    }
+
+    /// After so many bytes were added.
+    pub(super) fn look(&mut self, added: u64) {
+        let now = Stamp::of_file(&self.log).ok(); // silent-ok: it is read again then
+        let expected = self.seen.map(|seen| seen.length);
+        self.seen = now.filter(|now| expected.is_some_and(|before| before + added == now.length));
+    }
+
     pub(super) fn written(&self) -> io::Result<(Vec<u8>, String)> {
         let mut all: BTreeMap<i64, (&Row, Option<&String>)> = BTreeMap::new();
         all.extend(self.rows.iter().map(|(n, row)| (*n, (row, None))));
@@ -19,8 +34,10 @@ impl Part {
                 .map(|(n, (row, instead))| (*n, (row, Some(instead)))),
         );
         let mut jsonl = Vec::new();
+        let mut number = 0;
         let mut add = |line: &Line| -> io::Result<()> {
-            jsonl.extend(line::bytes(line, self.seals())?);
+            number += 1;
+            jsonl.extend(line::bytes(line, self.seals(), number)?);
             Ok(())
         };
         for (row, instead) in all.values() {
@@ -89,7 +106,43 @@ impl Part {
             .append(true)
             .create(true)
             .mode(0o600)
+            .custom_flags(line::NO_LINK)
             .open(self.folder.join(MARKDOWN))?;
         file.write_all(text.as_bytes())
+    }
+
+    /// Both files anew, without what is gone.
+    pub(super) fn rewrite(&mut self) -> Result<(), MemoryError> {
+        let path = self.folder.join("entries.jsonl");
+        let mut lines = 0;
+        let mut write = || -> io::Result<File> {
+            let (jsonl, text) = self.written()?;
+            lines = jsonl.iter().filter(|byte| **byte == b'\n').count();
+            line::replace(&path, &jsonl)?;
+            let markdown = self.folder.join(MARKDOWN);
+            match (self.sealed, markdown.exists()) {
+                (true, true) => std::fs::remove_file(markdown)?,
+                (true, false) => {}
+                (false, _) => line::replace(&markdown, text.as_bytes())?,
+            }
+            OpenOptions::new()
+                .append(true)
+                .custom_flags(line::NO_LINK)
+                .open(&path)
+        };
+        let done = write();
+        match done {
+            Ok(log) => {
+                (self.log, self.dead, self.lines) = (log, 0, lines);
+                self.seen = Stamp::of_file(&self.log).ok(); // silent-ok: it is read again then
+                let live: Vec<i64> = self.rows.keys().copied().collect();
+                self.packed.retain(|(_, n), _| live.binary_search(n).is_ok());
+                Ok(())
+            }
+            Err(error) => {
+                self.broken = true;
+                Err(self.failed(&error))
+            }
+        }
     }
 }

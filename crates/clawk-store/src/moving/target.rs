@@ -1,0 +1,324 @@
+//! The target of a move that is a directory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clawk_kernel::moved::{
+    CONTENTS, Carrier, Cell, EVENTS, MEMORY, Row, SESSIONS, Sum, TABLES, Table, Tally,
+};
+use clawk_proto::Digest;
+use clawk_recall::keys::Keys;
+use clawk_recall::seal::is_sealed_text;
+use clawk_recall::words;
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::{Connection, ToSql, params_from_iter};
+
+use super::{place, read};
+use crate::blobs::{Blobs, INLINE_BYTES};
+use crate::dir::{Durability, make_private};
+use crate::error::StateError;
+use crate::schema;
+
+/// Keys in one bucket of answers, as the journal fills them.
+const BUCKET: i64 = 4_096;
+
+/// A state directory in the making.
+#[derive(Debug)]
+pub struct Target {
+    /// Where it will be.
+    dir: PathBuf,
+    /// Where it is made.
+    part: PathBuf,
+    connection: Option<Connection>,
+    blobs: Blobs,
+    answers: i64,
+    /// Seals what was sealed in the source.
+    carrier: Carrier,
+}
+
+struct Put<'a>(&'a Cell);
+
+impl ToSql for Put<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self.0 {
+            Cell::Null => ToSqlOutput::Owned(Value::Null),
+            Cell::Int(number) => ToSqlOutput::Owned(Value::Integer(*number)),
+            Cell::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Cell::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
+        })
+    }
+}
+
+impl Target {
+    /// Begins a state directory, which must not be there, or be empty. `keys`: of its encrypted stores.
+    ///
+    /// # Errors
+    /// It holds something, or can't be made.
+    pub fn begin(dir: &Path, keys: Option<Keys>) -> Result<Self, StateError> {
+        let fault = |path: &Path, why: &str| {
+            StateError::io("can't move a state to", path)(io::Error::other(why.to_owned()))
+        };
+        let parent = dir.parent().ok_or_else(|| fault(dir, "it has no folder"))?;
+        let name = dir.file_name().ok_or_else(|| fault(dir, "it has no name"))?;
+        match fs::read_dir(dir) {
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    return Err(fault(dir, "it is not empty; name a directory that is not there"));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StateError::io("can't look at", dir)(error)),
+        }
+        fs::create_dir_all(parent).map_err(StateError::io("can't make the directory", parent))?;
+        let part = parent.join(format!(".{}.moving", name.to_string_lossy()));
+        // What a move that was cut off left.
+        match fs::remove_dir_all(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StateError::io("can't remove", &part)(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        make_private(&part)?;
+        make_private(&part.join("blobs"))?;
+        let database = part.join("state.db");
+        let connection = schema::open_writer(&database, Durability::Relaxed)?;
+        connection
+            .execute_batch(
+                "BEGIN IMMEDIATE; CREATE INDEX moving_digest ON events(content_digest) WHERE content_digest IS NOT NULL;",
+            )
+            .map_err(StateError::database(&database))?;
+        let reference = keys.as_ref().map(|keys| keys.reference.clone());
+        let carrier = Carrier::of_target(keys, place, Cell::Null);
+        let proofs = carrier.proofs().map_err(|why| fault(dir, &why))?;
+        for (store, proof) in proofs {
+            let sql = "INSERT INTO seals (store, reference, proof) VALUES (?1, ?2, ?3)";
+            connection
+                .execute(sql, (&store, &reference, &proof))
+                .map_err(StateError::database(&database))?;
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            blobs: Blobs::new(&part).sealed_by(Arc::new(carrier.seals().clone())),
+            part,
+            connection: Some(connection),
+            answers: 0,
+            carrier,
+        })
+    }
+
+    /// Where files beside the database go.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.part
+    }
+
+    /// Takes rows of a table.
+    ///
+    /// # Errors
+    /// The disk is full, or a row does not fit.
+    pub fn rows(&mut self, table: &'static Table, mut rows: Vec<Row>) -> Result<(), StateError> {
+        let database = self.part.join("state.db");
+        // Files are sealed as they are written.
+        if table.name != CONTENTS {
+            let closed = self.carrier.close(table, &mut rows);
+            closed.map_err(|why| StateError::io("can't write", &database)(io::Error::other(why)))?;
+        }
+        let Some(connection) = &self.connection else {
+            return Ok(());
+        };
+        if table.name == CONTENTS {
+            for row in &rows {
+                let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_slice() else {
+                    continue;
+                };
+                let exact = <[u8; 32]>::try_from(digest.as_slice()).map(Digest);
+                if let (Ok(digest), true) = (exact, bytes.len() > INLINE_BYTES) {
+                    self.blobs
+                        .write(digest, bytes, false)
+                        .map_err(StateError::io("can't write a content below", &self.part))?;
+                } else {
+                    let sealed = match exact {
+                        Ok(digest) => self.carrier.seals().closed(digest, bytes),
+                        Err(_) => Ok(None), // silent-ok: no event refers to it
+                    };
+                    let sealed = sealed.map_err(|error| {
+                        StateError::io("can't encrypt a content below", &self.part)(io::Error::other(error))
+                    })?;
+                    connection
+                        .prepare_cached("UPDATE events SET content = ?2 WHERE content_digest = ?1")
+                        .and_then(|mut update| update.execute((digest, sealed.as_ref().unwrap_or(bytes))))
+                        .map_err(StateError::database(&database))?;
+                }
+            }
+        } else {
+            write(connection, table, &rows, &mut self.answers).map_err(StateError::database(&database))?;
+        }
+        Ok(())
+    }
+
+    /// What is stored now, read back.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn stored(&self) -> Result<Sum, StateError> {
+        let database = self.part.join("state.db");
+        let Some(connection) = &self.connection else {
+            return Ok(Sum::default());
+        };
+        let files = self
+            .blobs
+            .all()
+            .map_err(StateError::io("can't look below", &self.part))?;
+        stored(connection, files.len()).map_err(StateError::database(&database))
+    }
+
+    /// Takes its place: from here on it is a state directory.
+    ///
+    /// # Errors
+    /// It can't be written or moved to its place.
+    pub fn commit(mut self) -> Result<(), StateError> {
+        let database = self.part.join("state.db");
+        if let Some(connection) = self.connection.take() {
+            connection
+                .execute_batch(
+                    "DROP INDEX moving_digest; \
+                     UPDATE memory_parts SET bytes = (SELECT coalesce(sum(length(content) + coalesce(length(metadata), 0)), 0) \
+                       FROM memory WHERE part = memory_parts.id); \
+                     COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
+                )
+                .map_err(StateError::database(&database))?;
+        }
+        let settle = || -> io::Result<()> {
+            File::open(&database)?.sync_all()?;
+            sync_below(&self.part)?;
+            match fs::remove_dir(&self.dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            fs::rename(&self.part, &self.dir)?;
+            match self.dir.parent() {
+                Some(parent) => File::open(parent)?.sync_all(),
+                None => Ok(()),
+            }
+        };
+        settle().map_err(StateError::io("can't move a state to", &self.dir))
+    }
+}
+
+/// The rows of every table, and the chains' heads. Contents that have files are counted by these.
+fn stored(connection: &Connection, files: usize) -> rusqlite::Result<Sum> {
+    let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let mut tally = Tally::default();
+    let mut rows = BTreeMap::new();
+    for table in &TABLES {
+        let number = match table.name {
+            CONTENTS => {
+                let inline = "SELECT count(DISTINCT content_digest) FROM events WHERE content IS NOT NULL";
+                count(inline)? + i64::try_from(files).unwrap_or(i64::MAX)
+            }
+            SESSIONS => {
+                let mut from = 0;
+                loop {
+                    let page = read(connection, table, from)?;
+                    if page.is_empty() {
+                        break from;
+                    }
+                    from += i64::try_from(page.len()).unwrap_or(i64::MAX);
+                    tally.add(table, &page);
+                }
+            }
+            name => count(&format!("SELECT count(*) FROM {name}"))?,
+        };
+        rows.insert(table.name, u64::try_from(number).unwrap_or(0));
+    }
+    Ok(Sum { rows, ..tally.sum() })
+}
+
+/// Files and folders are on the disk when this returns.
+fn sync_below(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            sync_below(&entry.path())?;
+        } else if kind.is_file() {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(folder)?.sync_all()
+}
+
+fn write(connection: &Connection, table: &Table, rows: &[Row], answers: &mut i64) -> rusqlite::Result<()> {
+    let names = table.names();
+    let places: Vec<String> = table
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(at, (name, _))| match (table.name, *name) {
+            (EVENTS, "session") => format!("(SELECT id FROM sessions WHERE session = ?{})", at + 1),
+            _ => format!("?{}", at + 1),
+        })
+        .collect();
+    let places = places.join(", ");
+    let sql = match table.name {
+        "answers" => "INSERT OR REPLACE INTO answers (bucket, key, row) VALUES (?1, ?2, ?3)".to_owned(),
+        name => format!("INSERT INTO {name} ({names}) VALUES ({places})"),
+    };
+    let mut insert = connection.prepare_cached(&sql)?;
+    for row in rows {
+        match (table.name, row.as_slice()) {
+            ("answers", [Cell::Bytes(key), Cell::Int(number), at]) => {
+                let bucket = *answers / BUCKET;
+                *answers += 1;
+                insert.execute((bucket, key, number))?;
+                let at = if let Cell::Int(at) = at { *at } else { 0 };
+                connection
+                    .prepare_cached(
+                        "INSERT INTO answer_buckets (bucket, last) VALUES (?1, ?2) \
+                         ON CONFLICT (bucket) DO UPDATE SET last = max(last, excluded.last)",
+                    )?
+                    .execute((bucket, at))?;
+            }
+            (MEMORY, cells) => {
+                insert.execute(params_from_iter(cells.iter().map(Put)))?;
+                index(connection, cells)?;
+            }
+            (_, cells) => {
+                insert.execute(params_from_iter(cells.iter().map(Put)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An entry's words.
+fn index(connection: &Connection, cells: &[Cell]) -> rusqlite::Result<()> {
+    let [
+        Cell::Int(n),
+        Cell::Int(part),
+        _,
+        key,
+        Cell::Text(content),
+        _,
+        _,
+        _,
+        Cell::Int(whose),
+    ] = cells
+    else {
+        return Ok(());
+    };
+    if is_sealed_text(content) {
+        return Ok(()); // the words of encrypted entries are in memory alone
+    }
+    let key = match key {
+        Cell::Text(key) => Some(key.as_str()),
+        _ => None,
+    };
+    let content: serde_json::Value =
+        serde_json::from_str(content).unwrap_or_else(|_| content.as_str().into()); // silent-ok: of an earlier version
+    let text = words::text_of(&content, key);
+    crate::memory::index_words(connection, (*n, *part, *whose), &text)
+}
