@@ -2,6 +2,7 @@
 
 mod channels;
 mod doors;
+mod hosts;
 mod swarm;
 
 use anyhow::{Result, bail};
@@ -15,13 +16,15 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         None => {
             channels::run(&[])?;
             doors::run()?;
+            hosts::run(&[])?;
             swarm::run(&[])
         }
         Some((name, words)) if name == "channels" => channels::run(words),
         Some((name, [])) if name == "doors" => doors::run(),
+        Some((name, words)) if name == "hosts" => hosts::run(words),
         Some((name, words)) if name == "swarm" => swarm::run(words),
         _ => bail!(
-            "usage: cargo xtask soak [channels [WORD…] | doors | swarm [--backend NAME] [--tasks N] [--workers N]]"
+            "usage: cargo xtask soak [channels [WORD…] | doors | hosts [--minutes N] [--conversations N] | swarm [--backend NAME] [--tasks N] [--workers N]]"
         ),
     }
 }
