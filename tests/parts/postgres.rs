@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// How long the server may take to start, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// The name by which a standby is known to its primary.
+const STANDBY: &str = "standby";
+
 /// A running server; the user `clawk` has the password [`Server::PASSWORD`].
 pub(crate) struct Server {
     folder: tempfile::TempDir,
@@ -53,13 +56,9 @@ impl Server {
             .output()
             .expect("initdb runs");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|door| door.local_addr())
-            .expect("a free port")
-            .port();
         let mut server = Self {
             folder,
-            port,
+            port: free_port(),
             child: None,
         };
         server.again();
@@ -92,7 +91,7 @@ impl Server {
             .expect("postgres runs");
         self.child = Some(child);
         let until = Instant::now() + PATIENCE;
-        while !self.says("ready to accept connections") {
+        while !self.says("ready to accept") {
             let ended = self
                 .child
                 .as_mut()
@@ -103,6 +102,105 @@ impl Server {
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A standby of this server, from a copy of its files. From now on each commit here waits for it.
+    pub(crate) fn standby(&self) -> Self {
+        self.standby_at(free_port())
+    }
+
+    /// The same on this port.
+    pub(crate) fn standby_at(&self, port: u16) -> Self {
+        // Before the copy is made, so that it waits for a standby, too, once it is promoted.
+        self.synchronous(STANDBY);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = format!(
+            "host=127.0.0.1 port={} user=clawk application_name={STANDBY}",
+            self.port
+        );
+        let made = ordinary("pg_basebackup")
+            .args([
+                "-d",
+                &source,
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "--no-sync",
+                "-D",
+            ])
+            .arg(folder.path().join("data"))
+            .env("PGPASSWORD", Self::PASSWORD)
+            .output()
+            .expect("pg_basebackup runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mut standby = Self {
+            folder,
+            port,
+            child: None,
+        };
+        standby.again();
+        let streams = format!(
+            "SELECT count(*) FROM pg_stat_replication WHERE application_name = '{STANDBY}' AND sync_state = 'sync'"
+        );
+        let until = Instant::now() + PATIENCE;
+        while self.sql(&streams) != "1" {
+            assert!(
+                Instant::now() < until,
+                "the standby does not follow:\n{}",
+                standby.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        standby
+    }
+
+    /// For whom commits wait; empty: for nobody.
+    pub(crate) fn synchronous(&self, names: &str) {
+        self.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"));
+        self.sql("SELECT pg_reload_conf()");
+        let until = Instant::now() + PATIENCE;
+        while self.sql("SHOW synchronous_standby_names") != names {
+            assert!(
+                Instant::now() < until,
+                "the server does not read its configuration again"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Makes a standby a primary. It waits for a standby of its own, as the one before it did.
+    pub(crate) fn promote(&self) {
+        let done = ordinary("pg_ctl")
+            .args(["promote", "-w", "-t", "60", "-D"])
+            .arg(self.folder.path().join("data"))
+            .output()
+            .expect("pg_ctl runs");
+        assert!(
+            done.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A signal to the server's first process, and to all that it has started.
+    pub(crate) fn signal(&self, name: &str) {
+        let Some(child) = &self.child else { return };
+        let all = Command::new("pgrep")
+            .args(["-P", &child.id().to_string()])
+            .output()
+            .expect("pgrep runs");
+        let all = String::from_utf8_lossy(&all.stdout).into_owned();
+        let own = child.id().to_string();
+        for id in all.split_whitespace().chain([own.as_str()]) {
+            let _told = Command::new("kill").args([&format!("-{name}"), id]).status();
         }
     }
 
@@ -166,6 +264,21 @@ impl Server {
         );
         String::from_utf8_lossy(&done.stdout).trim().to_owned()
     }
+}
+
+/// The URL of both servers, without a password.
+pub(crate) fn url_of_both(one: &Server, other: &Server) -> String {
+    format!(
+        "postgres://clawk@127.0.0.1:{},127.0.0.1:{}/postgres?target_session_attrs=read-write",
+        one.port, other.port
+    )
+}
+
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|door| door.local_addr())
+        .expect("a free port")
+        .port()
 }
 
 /// The server refuses to run as root. As root, it gets a user namespace in which it is somebody else; its files stay ours.

@@ -2,6 +2,7 @@
 
 mod channels;
 mod doors;
+mod hosts;
 mod memory;
 mod swarm;
 
@@ -17,14 +18,16 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             channels::run(&[])?;
             doors::run()?;
             memory::run(&[])?;
+            hosts::run(&[])?;
             swarm::run(&[])
         }
         Some((name, words)) if name == "channels" => channels::run(words),
         Some((name, [])) if name == "doors" => doors::run(),
         Some((name, words)) if name == "memory" => memory::run(words),
+        Some((name, words)) if name == "hosts" => hosts::run(words),
         Some((name, words)) if name == "swarm" => swarm::run(words),
         _ => bail!(
-            "usage: cargo xtask soak [channels [WORD…] | doors | memory [--turns N] | swarm [--backend NAME] [--tasks N] [--workers N]]"
+            "usage: cargo xtask soak [channels [WORD…] | doors | memory [--turns N] | hosts [--minutes N] [--conversations N] | swarm [--backend NAME] [--tasks N] [--workers N]]"
         ),
     }
 }

@@ -37,6 +37,10 @@ pub(crate) async fn open(
     }
     if let Some(id) = known {
         hosts::hold(sessions, id).await?;
+        // What a lost host left in it may go on here already.
+        if let Some(state) = sessions.table.get(id) {
+            return Ok(state);
+        }
     }
     let rebuilt = match known {
         Some(id) => recover::rebuild(&sessions.calls, id).await?,

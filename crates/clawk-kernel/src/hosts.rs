@@ -7,6 +7,7 @@ mod orders;
 mod takeover;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) struct Hosts {
     pub(crate) shared: Arc<dyn Shared>,
     /// The journal is followed up to this row.
     row: tokio::sync::Mutex<u64>,
+    /// The line of servers that this row is of.
+    line: AtomicU32,
     /// Questions of sessions that other hosts hold.
     asked: Mutex<BTreeMap<RequestId, Question>>,
     /// Who waits here for the end of a turn that may run elsewhere.
@@ -45,6 +48,8 @@ pub(crate) struct Hosts {
     obeying: Mutex<HashSet<Uuid>>,
     /// Sessions that were taken over, and when.
     taken: Mutex<Vec<(SessionId, Instant)>>,
+    /// Held while sessions are taken from other hosts, until what was left in them is taken up: nobody opens one in between.
+    gate: tokio::sync::Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,10 +63,12 @@ impl Hosts {
             Arc::new(Self {
                 shared,
                 row: tokio::sync::Mutex::default(),
+                line: AtomicU32::default(),
                 asked: Mutex::default(),
                 waits: Mutex::default(),
                 obeying: Mutex::default(),
                 taken: Mutex::default(),
+                gate: tokio::sync::Mutex::default(),
             })
         })
     }
@@ -121,17 +128,38 @@ pub(crate) fn lost(sessions: &Sessions) -> Option<KernelError> {
     })
 }
 
-/// Takes the session for this host.
+/// Takes the session for this host. Afterwards it may be in memory: its turns that were cut off go on.
 ///
 /// # Errors
 /// Another host holds it.
-pub(crate) async fn hold(sessions: &Sessions, session: SessionId) -> Result<(), KernelError> {
+pub(crate) async fn hold(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), KernelError> {
+    match holder(sessions, session).await? {
+        None => Ok(()),
+        Some(host) => Err(JournalError::Fenced { host }.into()),
+    }
+}
+
+/// The other host that holds the session; else this one does from now on, and has taken up what was left in it.
+async fn holder(sessions: &Arc<Sessions>, session: SessionId) -> Result<Option<String>, KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
-        return Ok(());
+        return Ok(None);
     };
+    if sessions.table.get(session).is_some() && hosts.shared.holds(session) {
+        return Ok(None);
+    }
+    let _alone = hosts.gate.lock().await;
     match hosts.shared.hold(session).await? {
-        Holder::Here => Ok(()),
-        Holder::There(host) => Err(JournalError::Fenced { host }.into()),
+        Holder::Here => Ok(None),
+        // It was opened here, and its first append told so only now.
+        Holder::Taken if sessions.table.get(session).is_some() => Ok(None),
+        // INVARIANT: a call that was decided elsewhere gets its unknown outcome before the session's turns go on.
+        Holder::Taken => match takeover::take_up(sessions, hosts, vec![session]).await {
+            Ok(()) => Ok(None),
+            Err(error) => {
+                Err(JournalError::Away(format!("the session can't be taken up now: {error}")).into())
+            }
+        },
+        Holder::There(host) => Ok(Some(host)),
     }
 }
 

@@ -19,8 +19,8 @@ use crate::event::{
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
 use crate::ports::{
-    Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, StopReason, Terms,
-    Unmet, Usage,
+    Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, ProviderRate,
+    StopReason, Terms, Unmet, Usage,
 };
 use crate::purse::{Amount, NoRoom, Purse, Purses, Set, hour_of, warned};
 use crate::screen::Screens;
@@ -225,6 +225,7 @@ async fn once(
     let open = match Open::begin(models, place, spec, attempt, asked, set).await {
         Ok(open) => open,
         // Other hosts have spent what was free by this one's count. By the new count there may be room for less.
+        Err(NotBegun::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
         Err(NotBegun::Quota(_)) => {
             let set = match set_aside(models, place, spec, attempt, (asked, size)).await? {
                 Ok(set) => set,
@@ -267,6 +268,12 @@ async fn once(
     }
 }
 
+/// `requests_per_minute`: room comes in so many milliseconds.
+fn used_up(spec: &Spec, wait_ms: u64) -> ProviderError {
+    let message = format!("provider `{}`: requests_per_minute is used up", spec.name);
+    fault(FaultKind::RateLimited, message, Some(wait_ms))
+}
+
 /// What one attempt may take. The outer error ends the whole chain, the inner one only this attempt.
 async fn set_aside(
     models: &Models,
@@ -278,10 +285,7 @@ async fn set_aside(
     let now = models.scribe.now();
     match models.purses.infer(place.purse, &spec.name, size, now) {
         Ok(set) => Ok(Ok(set)),
-        Err(NoRoom::Later { wait_ms }) => {
-            let message = format!("provider `{}`: requests_per_minute is used up", spec.name);
-            Ok(Err(fault(FaultKind::RateLimited, message, Some(wait_ms))))
-        }
+        Err(NoRoom::Later { wait_ms }) => Ok(Err(used_up(spec, wait_ms))),
         // What can't be paid for knowingly is not asked: it counts as tried and failed, and the next is tried (CKP §5.2).
         Err(NoRoom::Unpriced(reason)) => {
             let error = fault(FaultKind::Unpriced, reason, None);
@@ -409,6 +413,9 @@ enum NotBegun {
     /// Other hosts have used a limit up.
     #[error("{0}")]
     Quota(CallError),
+    /// Other hosts have used the provider's minute up.
+    #[error("requests_per_minute is used up for {wait_ms} ms, on all hosts together")]
+    Later { wait_ms: u64 },
 }
 
 impl From<NotBegun> for NoAnswer {
@@ -416,6 +423,7 @@ impl From<NotBegun> for NoAnswer {
         match why {
             NotBegun::Journal(error) => Self::Failed(error.to_string()),
             NotBegun::Quota(error) => Self::Quota(error.to_string()),
+            NotBegun::Later { .. } => Self::Failed(why.to_string()),
         }
     }
 }
@@ -462,12 +470,23 @@ impl<'a> Open<'a> {
             .entry(&place.thread, kind::PROVIDER_REQUESTED, &payload);
         // Beside other hosts, this commit decides whether there is room.
         let terms = match models.scribe.journal().shared() {
-            Some(_) => set.reservation.terms(id),
+            Some(_) => Terms {
+                request: spec.limits.requests_per_minute.map(|per_minute| ProviderRate {
+                    provider: spec.name.as_str().into(),
+                    per_minute,
+                }),
+                ..set.reservation.terms(id)
+            },
             None => Terms::default(),
         };
         let (rooms, aside) = (terms.room.clone(), terms.aside.is_some());
         let begun = models.scribe.account_if(vec![draft], Default::default(), terms)?;
-        match begun.durable().await {
+        let begun = begun.durable().await;
+        if matches!(begun, Err(JournalError::Unmet(_))) {
+            models.purses.give_back_request(&spec.name);
+        }
+        match begun {
+            Err(JournalError::Unmet(Unmet::Rate { wait_ms })) => return Err(NotBegun::Later { wait_ms }),
             Err(JournalError::Unmet(Unmet::Room { at, used })) => {
                 let error = rooms.get(at).map(|room| set.reservation.used_up(room, used));
                 catch_up(models).await?;

@@ -167,6 +167,10 @@ impl Kernel {
     /// There is no such session for somebody of this role, the agent is not READY, or the journal can't be read.
     pub async fn reopen(&self, id: SessionId, door: Door) -> Result<Session, KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+        if self.agent.sessions.table.get(id).is_none() {
+            // What a lost host left in it may go on here afterwards.
+            hosts::hold(&self.agent.sessions, id).await?;
+        }
         let live = self.agent.sessions.table.get(id);
         if let Some(state) = live {
             // What the session may do is its opener's: nobody with fewer rights comes into it.
@@ -175,7 +179,6 @@ impl Kernel {
             }
             return Ok(Session::join(&self.agent.sessions, state, door));
         }
-        hosts::hold(&self.agent.sessions, id).await?;
         let rebuilt = recover::rebuild(&self.agent.calls, id).await?;
         if !rebuilt.exists {
             return Err(KernelError::UnknownSession(id.to_string()));

@@ -117,7 +117,7 @@ async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
             "inferences of the last run have no known cost; they are settled at what was set aside"
         );
     }
-    let open = open_turns(agent).await?;
+    let open = open_turns(&agent.manifest, scribe).await?;
     let resumable = |turn: &uuid::Uuid| open.contains(turn);
     let (unknown, interrupted) =
         recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
@@ -387,11 +387,14 @@ fn above(
 }
 
 /// Turns that will be taken up again, and whose composite calls go on where checkpoints are kept.
-pub(crate) async fn open_turns(agent: &Agent) -> Result<BTreeSet<uuid::Uuid>, StartError> {
-    if checkpoint::store(&agent.manifest).is_none() {
+pub(crate) async fn open_turns(
+    manifest: &Manifest,
+    scribe: &Scribe,
+) -> Result<BTreeSet<uuid::Uuid>, StartError> {
+    if checkpoint::store(manifest).is_none() {
         return Ok(BTreeSet::new());
     }
-    let open = agent.scribe.journal().open_messages().await?;
+    let open = scribe.journal().open_messages().await?;
     Ok(open.into_iter().map(|open| open.message.0).collect())
 }
 

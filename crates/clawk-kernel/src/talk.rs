@@ -158,7 +158,17 @@ async fn fresh(
         text: earlier::compose(&state.history(), &asked.earlier, &asked.text),
         images: asked.images.clone(),
     };
-    session::accept_as(sessions, &state, place.message, origin, said).await?;
+    if sessions.calls.hosts.is_some() {
+        // Another host may hand the same message over at this moment.
+        let order = state.arriving.lock().await;
+        if sessions.scribe.journal().message(place.message).await?.is_some() {
+            drop(order);
+            return until_ended(sessions, place.session, place).await;
+        }
+        session::accept_as(sessions, &state, place.message, origin, said).await?;
+    } else {
+        session::accept_as(sessions, &state, place.message, origin, said).await?;
+    }
     asked.is_taken();
     follow(sessions, (&watcher, false), place, tell).await
 }

@@ -2,18 +2,26 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row, Statement};
 
 use crate::error::{Failure, SetupError, told};
 use crate::options::{Options, TlsMode};
+use crate::servers::{self, Known, Line, Role, Seen, Server};
 use crate::tls::Tls;
 
 /// How our sessions are named in the server's lists.
@@ -24,15 +32,22 @@ const MAX_PREPARED: usize = 128;
 /// Parameters of a statement.
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Where the server is and what is said to it, from the options.
+/// How long a server that served before is waited for alone, where the URL names others.
+const ALONE: Duration = Duration::from_secs(1);
+/// How long others of the URL may still answer after the first one that will do, so that the newest primary is found.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Where the servers are and what is said to them, from the options.
 #[derive(Clone)]
 pub(crate) struct Target {
-    config: Config,
+    servers: Arc<[Server]>,
+    role: Role,
     tls: Tls,
-    /// `HOST:PORT`, for messages.
+    /// `HOST:PORT` of each, for messages.
     pub(crate) server: String,
     timeout: Duration,
     begin: String,
+    known: Arc<watch::Sender<Known>>,
     /// Where connections live; empty: where they are asked for.
     pub(crate) runtime: Arc<OnceLock<Handle>>,
 }
@@ -46,108 +61,328 @@ impl fmt::Debug for Target {
 impl Target {
     /// Nothing is connected.
     pub(crate) fn new(options: &Options, tls: Tls) -> Result<Self, SetupError> {
+        let (url, role) = servers::with_role(options.url.expose(), options.url.name())?;
         // The parser's error may quote the URL, which may hold a password.
-        let parsed = options.url.expose().parse::<Config>();
+        let parsed = url.parse::<Config>();
         let mut config = parsed.map_err(|_| {
             SetupError(format!(
                 "`{}` is not a valid URL of PostgreSQL (example: `postgres://clawk@db.example.com:5432/clawk`)",
                 options.url.name()
             ))
         })?;
-        if config.get_hosts().is_empty() {
-            return Err(SetupError(format!(
-                "the URL in `{}` names no host",
-                options.url.name()
-            )));
-        }
-        if config.get_user().is_none() {
-            return Err(SetupError(format!(
-                "the URL in `{}` names no user",
-                options.url.name()
-            )));
-        }
+        check(&config, options)?;
         if let Some(password) = &options.password {
-            if config.get_password().is_some() {
-                return Err(SetupError(
-                    "the URL holds a password and `secret_ref` names another; leave one out".to_owned(),
-                ));
-            }
             config.password(password.expose());
         }
-        if options.tls == TlsMode::Disable {
-            if let Some(far) = config.get_hosts().iter().find(|host| !is_near(host)) {
-                return Err(SetupError(format!(
-                    "`tls = \"disable\"` is for a server on this machine, and `{}` is not: leave `tls` out",
-                    name(far)
-                )));
-            }
-            config.ssl_mode(SslMode::Disable);
-        } else {
-            config.ssl_mode(SslMode::Require);
+        let mode = match options.tls {
+            TlsMode::Disable => SslMode::Disable,
+            TlsMode::VerifyFull | TlsMode::VerifyCa => SslMode::Require,
+        };
+        config.ssl_mode(mode);
+        let mut servers = servers::each(&config);
+        for server in &mut servers {
+            let config = &mut server.config;
+            config.application_name(APPLICATION);
+            config.connect_timeout(options.connect_timeout);
+            config.keepalives_idle(Duration::from_secs(30));
+            config.tcp_user_timeout(options.operation_timeout);
         }
-        config.application_name(APPLICATION);
-        config.connect_timeout(options.connect_timeout);
-        config.keepalives_idle(Duration::from_secs(30));
-        config.tcp_user_timeout(options.operation_timeout);
-        let server = servers(&config);
-        let limit = options.operation_timeout.as_millis();
-        // `search_path` is set last so that an earlier setting can't name a function of ours.
-        let begin = format!(
-            "SET statement_timeout = {limit}; SET lock_timeout = {limit}; SET idle_in_transaction_session_timeout = {idle}; \
-             SET plan_cache_mode = force_custom_plan; SET TimeZone = 'UTC'; SET client_min_messages = warning; \
-             SET search_path = \"{schema}\"",
-            idle = limit.saturating_mul(2),
-            schema = options.schema,
-        );
+        let role = role.or_else(|| servers::parsed_role(&config));
+        // A standby refuses every write, so whoever writes asks for a primary.
+        let usual = if servers.len() > 1 && !options.read_only {
+            Role::ReadWrite
+        } else {
+            Role::Any
+        };
+        let role = role.unwrap_or(usual);
+        if !options.read_only && !role.writes() && role != Role::Any {
+            return Err(SetupError(format!(
+                "`{}` asks for a server that can't be written (`target_session_attrs`); only a `read_url` may",
+                options.url.name()
+            )));
+        }
+        let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
         Ok(Self {
-            config,
+            server: names.join(","),
+            servers: servers.into(),
+            role,
             tls,
-            server,
             timeout: options.connect_timeout,
-            begin,
+            begin: begin(options),
+            known: Arc::default(),
             runtime: Arc::default(),
         })
     }
 
+    /// The URL names more servers than one.
+    pub(crate) fn has_several(&self) -> bool {
+        self.servers.len() > 1
+    }
+
+    /// The server that was used last waits for a standby at each commit.
+    pub(crate) fn waits(&self) -> bool {
+        self.known.borrow().waits
+    }
+
+    /// The server that was used last, `HOST:PORT`.
+    pub(crate) fn used(&self) -> Option<String> {
+        let at = self.known.borrow().at?;
+        self.servers.get(at).map(|server| server.name.clone())
+    }
+
     /// A new connection.
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
-        let Some(runtime) = self.runtime.get() else {
-            return self.connect_here().await;
-        };
         let target = self.clone();
-        match spawn_on(runtime, async move { target.connect_here().await }).await {
+        self.on_runtime(async move { target.connect_here().await }).await
+    }
+
+    /// Looks at all servers anew, so that a failover is noticed although the old one still holds its connections.
+    pub(crate) async fn look(&self) -> Result<(), Failure> {
+        let target = self.clone();
+        let looking = self.on_runtime(async move { target.search().await });
+        looking.await.map(drop)
+    }
+
+    async fn on_runtime(
+        &self,
+        work: impl Future<Output = Result<Session, Failure>> + Send + 'static,
+    ) -> Result<Session, Failure> {
+        let Some(runtime) = self.runtime.get() else {
+            return work.await;
+        };
+        match spawn_on(runtime, work).await {
             Ok(connected) => connected,
-            Err(error) => Err(Failure::Away {
-                server: self.server.clone(),
-                why: error.to_string(),
-            }),
+            Err(error) => Err(self.away(&self.server, error.to_string())),
+        }
+    }
+
+    #[expect(clippy::unused_self, reason = "reads as what it is about")]
+    fn away(&self, server: &str, why: String) -> Failure {
+        Failure::Away {
+            server: server.to_owned(),
+            why,
         }
     }
 
     async fn connect_here(&self) -> Result<Session, Failure> {
-        let away = |why: String| Failure::Away {
-            server: self.server.clone(),
-            why,
-        };
-        let connecting = async {
-            let (client, connection) = self.config.connect(self.tls.clone()).await?;
-            let task = spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!(error = %told(&error), "a connection to PostgreSQL ended");
+        let known = self.known.borrow().at;
+        let last = known.and_then(|at| self.servers.get(at).map(|server| (at, server)));
+        if let (Some((at, server)), true) = (last, self.has_several()) {
+            match tokio::time::timeout(ALONE.min(self.timeout), self.one(at, server)).await {
+                Ok(Ok(session)) => {
+                    self.note(&session);
+                    return Ok(session);
                 }
-            });
-            let session = Session {
+                Ok(Err(failure)) => tracing::debug!(error = failure.text(), "another server is looked for"),
+                Err(_) => tracing::debug!(server = server.name, "it is silent: another server is looked for"),
+            }
+        }
+        self.search().await
+    }
+
+    /// Asks all servers at once, and takes the best of those that answer.
+    async fn search(&self) -> Result<Session, Failure> {
+        let mut until = Instant::now() + self.timeout;
+        let all = self.servers.iter().enumerate();
+        let mut tries: FuturesUnordered<_> = all.map(|(at, server)| self.one(at, server)).collect();
+        let mut best: Option<(u32, Session)> = None;
+        let mut failed: Vec<Failure> = Vec::new();
+        while let Ok(Some(tried)) = tokio::time::timeout_at(until, tries.next()).await {
+            match tried {
+                Err(failure) => failed.push(failure),
+                Ok(session) => match self.role.rank(&session.seen) {
+                    None => {
+                        best = Some((0, session));
+                        break;
+                    }
+                    Some(rank) => {
+                        if best.as_ref().is_none_or(|(other, _)| rank > *other) {
+                            best = Some((rank, session));
+                        }
+                        until = until.min(Instant::now() + GRACE);
+                    }
+                },
+            }
+        }
+        let Some((_, session)) = best else {
+            return Err(self.none_of(failed));
+        };
+        self.note(&session);
+        Ok(session)
+    }
+
+    /// Why no server will do.
+    fn none_of(&self, mut failed: Vec<Failure>) -> Failure {
+        let late = || format!("no connection in {} ms", self.timeout.as_millis());
+        match (self.has_several(), failed.pop()) {
+            (false, Some(failure)) => failure,
+            (_, None) => self.away(&self.server, late()),
+            (true, Some(last)) => {
+                failed.push(last);
+                let silent = self.servers.len() > failed.len();
+                let told = failed.iter().map(|failure| match failure {
+                    Failure::Away { server, why } => format!("{server}: {why}"),
+                    other => other.text(),
+                });
+                let told: Vec<String> = told.chain(silent.then(late)).collect();
+                self.away(&self.server, told.join("; "))
+            }
+        }
+    }
+
+    /// The server of this connection is the one that is used from now on.
+    fn note(&self, session: &Session) {
+        let before = self.known.borrow().clone();
+        let seen = &session.seen;
+        if before.at == Some(session.at) && before.timeline >= seen.timeline && before.waits == seen.waits {
+            return;
+        }
+        self.known.send_modify(|known| {
+            known.at = Some(session.at);
+            known.timeline = known.timeline.max(seen.timeline);
+            known.waits = seen.waits;
+        });
+        let server = self.servers.get(session.at).map_or("", |server| &server.name);
+        if self.has_several() && self.role.writes() {
+            tracing::info!(
+                server,
+                timeline = seen.timeline,
+                "this PostgreSQL server is written from now on"
+            );
+            if !seen.waits {
+                tracing::warn!(
+                    server,
+                    "`synchronous_standby_names` is empty there: at a failover, what it acknowledged since may be lost"
+                );
+            }
+        }
+    }
+
+    /// A connection to this server, if it will do.
+    async fn one(&self, at: usize, server: &Server) -> Result<Session, Failure> {
+        let connecting = async {
+            let (client, connection) = server.config.connect(self.tls.clone()).await?;
+            let line = Arc::new(Line::new(self.known.subscribe()));
+            let warned = Arc::new(AtomicBool::new(false));
+            let task = spawn(drive(connection, Arc::clone(&line), Arc::clone(&warned)));
+            let mut session = Session {
                 client,
                 task,
                 prepared: Mutex::default(),
+                at,
+                seen: Seen::default(),
+                line,
+                warned,
             };
             session.client.batch_execute(&self.begin).await?;
+            if self.has_several() || self.role != Role::Any {
+                let row = session.client.query_one(servers::LOOK, &[]).await?;
+                let timeline: i32 = row.try_get(2)?;
+                session.seen = Seen {
+                    standby: row.try_get(0)?,
+                    read_only: row.try_get(1)?,
+                    timeline: timeline.cast_unsigned(),
+                    waits: row.try_get(3)?,
+                };
+                session.line.set(session.seen.timeline);
+            }
             Ok::<_, tokio_postgres::Error>(session)
         };
-        match tokio::time::timeout(self.timeout, connecting).await {
-            Ok(Ok(session)) => Ok(session),
-            Ok(Err(error)) => Err(away(cure(&told(&error)))),
-            Err(_) => Err(away(format!("no connection in {} ms", self.timeout.as_millis()))),
+        let session = match tokio::time::timeout(self.timeout, connecting).await {
+            Ok(Ok(session)) => session,
+            Ok(Err(error)) => return Err(self.away(&server.name, cure(&told(&error)))),
+            Err(_) => {
+                let why = format!("no connection in {} ms", self.timeout.as_millis());
+                return Err(self.away(&server.name, why));
+            }
+        };
+        if let Some(why) = self.role.refuses(&session.seen) {
+            return Err(self.away(&server.name, why.to_owned()));
+        }
+        if session.is_left_behind() {
+            let why = "it was left behind by a failover: another server is its successor".to_owned();
+            return Err(self.away(&server.name, why));
+        }
+        Ok(session)
+    }
+}
+
+/// What the URL and the options contradict each other in.
+fn check(config: &Config, options: &Options) -> Result<(), SetupError> {
+    let url = options.url.name();
+    if config.get_hosts().is_empty() {
+        return Err(SetupError(format!("the URL in `{url}` names no host")));
+    }
+    let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
+    if ports > 1 && ports != hosts {
+        return Err(SetupError(format!(
+            "the URL in `{url}` names {hosts} hosts and {ports} ports"
+        )));
+    }
+    if config.get_user().is_none() {
+        return Err(SetupError(format!("the URL in `{url}` names no user")));
+    }
+    if options.password.is_some() && config.get_password().is_some() {
+        return Err(SetupError(
+            "the URL holds a password and `secret_ref` names another; leave one out".to_owned(),
+        ));
+    }
+    if options.tls == TlsMode::Disable
+        && let Some(far) = config.get_hosts().iter().find(|host| !is_near(host))
+    {
+        return Err(SetupError(format!(
+            "`tls = \"disable\"` is for a server on this machine, and `{}` is not: leave `tls` out",
+            servers::name(far)
+        )));
+    }
+    Ok(())
+}
+
+/// What every connection begins with.
+fn begin(options: &Options) -> String {
+    let limit = options.operation_timeout.as_millis();
+    // A commit that is told is on the disk, and on the synchronous standby's, whatever the server's default says. `search_path` is set
+    // last so that an earlier setting can't name a function of ours.
+    format!(
+        "SET statement_timeout = {limit}; SET lock_timeout = {limit}; SET idle_in_transaction_session_timeout = {idle}; \
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply'); \
+         SET plan_cache_mode = force_custom_plan; SET TimeZone = 'UTC'; SET client_min_messages = warning; \
+         SET search_path = \"{schema}\"",
+        idle = limit.saturating_mul(2),
+        schema = options.schema,
+    )
+}
+
+/// Serves a connection until it ends, or its server was left behind by a failover.
+async fn drive<S, T>(mut connection: Connection<S, T>, line: Arc<Line>, warned: Arc<AtomicBool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let served = async {
+        while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+            match message {
+                Ok(AsyncMessage::Notice(notice)) if notice.severity() == "WARNING" => {
+                    tracing::warn!(
+                        code = notice.code().code(),
+                        "PostgreSQL warns: {}",
+                        notice.message()
+                    );
+                    // Before the answer to what caused it is handed on.
+                    warned.store(true, Ordering::SeqCst);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(error = %told(&error), "a connection to PostgreSQL ended");
+                    return;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = line.left_behind() => {
+            tracing::info!("a connection to a PostgreSQL server that a failover left behind is closed");
         }
     }
 }
@@ -190,27 +425,17 @@ fn is_near(host: &Host) -> bool {
     }
 }
 
-fn name(host: &Host) -> String {
-    match host {
-        Host::Unix(path) => path.display().to_string(),
-        Host::Tcp(name) => name.clone(),
-    }
-}
-
-fn servers(config: &Config) -> String {
-    let ports = config.get_ports();
-    let port = |at: usize| ports.get(at).or_else(|| ports.first()).copied().unwrap_or(5432);
-    let all = config.get_hosts().iter().enumerate();
-    all.map(|(at, host)| format!("{}:{}", name(host), port(at)))
-        .collect::<Vec<_>>()
-        .join(",")
-}
-
 /// An open connection.
 pub(crate) struct Session {
     client: Client,
     task: JoinHandle<()>,
     prepared: Mutex<HashMap<String, Statement>>,
+    /// Which server of the URL.
+    at: usize,
+    seen: Seen,
+    line: Arc<Line>,
+    /// The server sent a warning.
+    warned: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Session {
@@ -229,6 +454,35 @@ impl Drop for Session {
 impl Session {
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed()
+    }
+
+    /// The server's timeline; 0: not known.
+    pub(crate) fn line(&self) -> u32 {
+        self.seen.timeline
+    }
+
+    /// Another server is the successor of this one's.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        self.line.is_left_behind()
+    }
+
+    /// Commits. A commit that the server answers with a warning is in doubt: it gave up waiting for its synchronous standby, and what it
+    /// committed may be lost at a failover.
+    pub(crate) async fn commit(&self) -> Result<(), Failure> {
+        self.warned.store(false, Ordering::SeqCst);
+        match self.client.batch_execute("COMMIT").await {
+            Ok(()) if self.is_left_behind() => {
+                let why = "another server has become the primary meanwhile".to_owned();
+                Err(Failure::Unknown(why))
+            }
+            Ok(()) if self.warned.load(Ordering::SeqCst) => {
+                let why = "the server committed without its synchronous standby".to_owned();
+                Err(Failure::Unknown(why))
+            }
+            Ok(()) => Ok(()),
+            Err(error) if error.as_db_error().is_some() => Err(error.into()),
+            Err(error) => Err(Failure::Unknown(told(&error))),
+        }
     }
 
     /// Statements without parameters, of our own words only.

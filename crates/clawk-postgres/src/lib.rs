@@ -16,6 +16,7 @@ mod memory;
 mod migrate;
 mod options;
 mod pool;
+mod servers;
 mod state;
 mod tls;
 

@@ -6,8 +6,43 @@ use crate::error::Failure;
 /// The number of the advisory lock: "clawk" in ASCII. One for all schemas of a database, so that two make the extension once.
 const LOCK: i64 = 0x0063_6c61_776b;
 
-/// Each step once, in order; a step that was released is never changed.
-const STEPS: [&str; 5] = [MEMORY, STATE, SEALED, HOSTS, SEALS];
+/// One step: its statements, and the oldest step whose programs can still serve a state that has it.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    sql: &'static str,
+    oldest: i32,
+}
+
+/// Each step once, in order; a step that was released is never changed. A step whose `oldest` is an earlier one only adds what programs
+/// of that one need not know.
+const STEPS: [Step; 5] = [
+    Step {
+        sql: MEMORY,
+        oldest: 1,
+    },
+    Step {
+        sql: STATE,
+        oldest: 2,
+    },
+    Step {
+        sql: SEALED,
+        oldest: 3,
+    },
+    Step {
+        sql: HOSTS,
+        oldest: 4,
+    },
+    Step {
+        sql: ROLLING,
+        oldest: 4,
+    },
+];
+
+/// The last step that this program knows.
+pub(crate) const KNOWN: i32 = 5;
+
+/// The step with which several hosts may serve a state.
+const SHARING: i32 = 4;
 
 /// Memory: parts, entries with their words, vectors, and what compaction set aside.
 const MEMORY: &str = "
@@ -122,8 +157,16 @@ CREATE INDEX reserved_purse ON reserved (purse);
 CREATE INDEX reserved_session ON reserved (session);
 ";
 
-/// Encrypted stores of a state, with the references of their keys. `previous`: until what lies elsewhere is sealed with the new key, too.
-const SEALS: &str = "
+/// A rolling restart over a step: the database says which programs can serve it, and each host says what it knows. And the requests of the
+/// present minute to each provider. And the encrypted stores of the state with the references of their keys (`previous`: until what lies
+/// elsewhere is sealed with the new key, too): nothing is sealed while another host serves the state.
+const ROLLING: &str = "
+ALTER TABLE migrations ADD COLUMN oldest int;
+ALTER TABLE runs ADD COLUMN knows int;
+ALTER TABLE leases ADD COLUMN knows int;
+CREATE TABLE asked (
+  n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, provider bytea NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE INDEX asked_at ON asked (provider, at);
 CREATE TABLE seals (store text PRIMARY KEY, reference text NOT NULL, previous text, proof bytea NOT NULL);
 ";
 
@@ -137,10 +180,11 @@ pub(crate) struct Extension {
 /// Makes the schema, or brings it up to this version.
 ///
 /// # Errors
-/// The server refuses, or a later version of clawk made the tables.
+/// The server refuses, a later version of clawk made tables that this one can't serve, or hosts of an older version serve tables that have
+/// to be changed.
 pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> Result<Extension, Failure> {
     session.batch("BEGIN").await?;
-    let done = migrate(session, schema).await;
+    let done = migrate(session, schema, &STEPS).await;
     let vector = match &done {
         Ok(()) if pgvector => extension(session).await,
         _ => Ok(None),
@@ -157,7 +201,7 @@ pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> 
     }
 }
 
-/// For whoever only reads: the schema is there, and not of a later version.
+/// For whoever only reads: the schema is there, and this version can read it.
 ///
 /// # Errors
 /// It is not.
@@ -169,23 +213,38 @@ pub(crate) async fn check(session: &Session, schema: &str) -> Result<(), Failure
             "there is no agent's state in the schema `{schema}` of this database"
         )));
     }
-    let done: i32 = session
-        .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
-        .await?;
-    known(done, schema)
+    suits(session, KNOWN).await
 }
 
-fn known(done: i32, schema: &str) -> Result<(), Failure> {
-    let known = i32::try_from(STEPS.len()).unwrap_or(i32::MAX);
-    if done > known {
-        return Err(Failure::Schema(format!(
-            "the schema `{schema}` was made by a later version of clawk (step {done}; this version knows {known}): use that version"
-        )));
+/// Whether a program that knows this step can serve the state. A later step says so itself.
+///
+/// # Errors
+/// It can't.
+pub(crate) async fn suits(session: &Session, known: i32) -> Result<(), Failure> {
+    let done = done(session).await?;
+    if done <= known {
+        return Ok(());
     }
-    Ok(())
+    let sql = "SELECT max(coalesce(oldest, step)) FROM migrations WHERE step > $1";
+    let oldest: i32 = session.value(sql, &[&known]).await?;
+    if oldest <= known {
+        return Ok(());
+    }
+    let schema: String = session.value("SELECT current_schema()::text", &[]).await?;
+    Err(Failure::Schema(format!(
+        "the schema `{schema}` was brought to step {done} by a later version of clawk, and versions that know step {oldest} or later can \
+         serve it (this one knows {known}): start such a version"
+    )))
 }
 
-async fn migrate(session: &Session, schema: &str) -> Result<(), Failure> {
+/// The last step that was done.
+async fn done(session: &Session) -> Result<i32, Failure> {
+    session
+        .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
+        .await
+}
+
+async fn migrate(session: &Session, schema: &str, steps: &[Step]) -> Result<(), Failure> {
     session.run("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let there: bool = session
         .value(
@@ -200,16 +259,54 @@ async fn migrate(session: &Session, schema: &str) -> Result<(), Failure> {
     session
         .batch("CREATE TABLE IF NOT EXISTS migrations (step int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
         .await?;
-    let done: i32 = session
-        .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
-        .await?;
-    known(done, schema)?;
-    for (number, step) in (1..).zip(STEPS).skip_while(|(number, _)| *number <= done) {
-        session.batch(step).await?;
-        session
-            .run("INSERT INTO migrations (step) VALUES ($1)", &[&number])
-            .await?;
+    let done = done(session).await?;
+    suits(session, i32::try_from(steps.len()).unwrap_or(i32::MAX)).await?;
+    let missing: Vec<(i32, &Step)> = (1..).zip(steps).filter(|(number, _)| *number > done).collect();
+    if let Some(oldest) = missing.iter().map(|(_, step)| step.oldest).max()
+        && done >= SHARING
+    {
+        end_older(session, schema, done, oldest).await?;
     }
+    for (number, step) in missing {
+        session.batch(step.sql).await?;
+        // The column is there since that step.
+        if number > SHARING {
+            let sql = "INSERT INTO migrations (step, oldest) VALUES ($1, $2)";
+            session.run(sql, &[&number, &step.oldest]).await?;
+        } else {
+            let sql = "INSERT INTO migrations (step) VALUES ($1)";
+            session.run(sql, &[&number]).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Hosts that know less than `oldest` serve no more: while one of them still does, nothing is changed. One that sleeps finds its right to
+/// write gone when it comes back.
+async fn end_older(session: &Session, schema: &str, done: i32, oldest: i32) -> Result<(), Failure> {
+    // Before step 5 no host said what it knows.
+    let knows = if done > SHARING { "coalesce(knows, 4)" } else { "4" };
+    // INVARIANT: whoever begins to serve locks this row first, and then looks at the steps.
+    session
+        .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+        .await?;
+    let sql = format!(
+        "SELECT host FROM runs WHERE NOT gone AND expires > clock_timestamp() AND {knows} < $1 \
+         UNION SELECT host FROM leases WHERE run IS NULL AND expires > clock_timestamp() AND {knows} < $1 ORDER BY host LIMIT 1"
+    );
+    if let Some(row) = session.first(&sql, &[&oldest]).await? {
+        let host: String = row.try_get(0)?;
+        return Err(Failure::Schema(format!(
+            "the schema `{schema}` has to be changed in a way that older versions of clawk can't serve (they know less than step {oldest}), and \
+             the host `{host}` of such a version still serves it: end it, then start this one again"
+        )));
+    }
+    let sql = format!("UPDATE runs SET gone = true WHERE NOT gone AND {knows} < $1");
+    session.run(&sql, &[&oldest]).await?;
+    let sql = format!(
+        "UPDATE leases SET epoch = epoch + 1, expires = '-infinity' WHERE session = '*' AND run IS NULL AND {knows} < $1"
+    );
+    session.run(&sql, &[&oldest]).await?;
     Ok(())
 }
 
@@ -241,3 +338,6 @@ async fn extension(session: &Session) -> Result<Option<String>, Failure> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,7 +100,7 @@ impl Database {
             });
         };
         while let Some(session) = self.take_idle() {
-            if !session.is_open() {
+            if !session.is_open() || session.is_left_behind() {
                 continue;
             }
             if let Ok(Ok(())) = timeout(WAKE, session.batch(mode.begin())).await {
@@ -161,6 +161,38 @@ impl Database {
         Ok(made)
     }
 
+    /// The URL names more servers than one.
+    pub(crate) fn has_several(&self) -> bool {
+        self.shared.target.has_several()
+    }
+
+    /// Looks at all servers of the URL anew: whether a failover has made another one the primary.
+    pub(crate) async fn look(&self) {
+        if let Err(failure) = self.shared.target.look().await {
+            tracing::debug!(error = failure.text(), "no server of the URL can be written");
+        }
+    }
+
+    /// Why a failover may lose what was acknowledged, or leave two servers that take writes; `None`: it can't, or there is one server.
+    /// To be asked after the first operation.
+    #[must_use]
+    pub fn unprotected(&self) -> Option<String> {
+        let target = &self.shared.target;
+        (target.has_several() && !target.waits()).then(|| {
+            format!(
+                "the URL names several servers, and {} commits without waiting for a standby (`synchronous_standby_names` is empty there), \
+                 so a failover may lose what was acknowledged",
+                target.used().unwrap_or_else(|| target.server.clone())
+            )
+        })
+    }
+
+    /// The server that was used last, `HOST:PORT`.
+    #[must_use]
+    pub fn server(&self) -> Option<String> {
+        self.shared.target.used()
+    }
+
     fn transaction(&self, session: Session, place: OwnedSemaphorePermit) -> Transaction {
         Transaction {
             database: self.clone(),
@@ -203,15 +235,18 @@ impl Transaction {
 
     /// Commits what was done, or rolls it back.
     pub(crate) async fn end<T>(self, done: Result<T, Failure>) -> Result<T, Failure> {
-        let word = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        match (self.session.batch(word).await, done) {
-            (Ok(()), done) => {
+        match done {
+            Ok(done) => self.session.commit().await.map(|()| {
                 self.database.idle().push(self.session);
                 done
+            }),
+            Err(failure) => {
+                // silent-ok: a connection that can't roll back is closed, which rolls back as well
+                if self.session.batch("ROLLBACK").await.is_ok() {
+                    self.database.idle().push(self.session);
+                }
+                Err(failure)
             }
-            (Err(_), Err(failure)) => Err(failure), // silent-ok: the connection is closed, which rolls back as well
-            (Err(error), Ok(_)) if error.as_db_error().is_some() => Err(error.into()),
-            (Err(error), Ok(_)) => Err(Failure::Unknown(crate::error::told(&error))),
         }
     }
 }

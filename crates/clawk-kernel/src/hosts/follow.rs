@@ -33,6 +33,8 @@ const FOLLOWED: &[&str] = &[
 ];
 /// Events read at a time.
 const PAGE: usize = 1000;
+/// Rows that are read once more after a failover: more than any hosts have under way.
+const AGAIN: u64 = 20_000;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -67,6 +69,12 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
     // What came behind it since is read next time.
     *row = (*row).max(last_row);
     Ok(())
+}
+
+/// Another server keeps the journal: what was read last may not be on it. The rows before are read once more, which changes nothing.
+pub(super) async fn again(hosts: &Hosts) {
+    let mut row = hosts.row.lock().await;
+    *row = row.saturating_sub(AGAIN);
 }
 
 /// What another host did about Atlases. Where one that governs there can't be loaded here, nothing runs here any more.

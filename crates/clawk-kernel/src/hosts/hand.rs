@@ -17,7 +17,7 @@ use crate::attach::{Attached, Incoming};
 use crate::conversation::{self, Which};
 use crate::door::{Came, Door, Origin};
 use crate::error::KernelError;
-use crate::ports::{Holder, JournalError, Order, ToolOffer};
+use crate::ports::{JournalError, Order, ToolOffer};
 use crate::session::{self, Sessions};
 
 /// How long a message waits for a host that takes it. It may be taken later all the same: the same request is told its answer.
@@ -60,11 +60,8 @@ enum Outcome {
 ///
 /// # Errors
 /// The database is away.
-pub(crate) async fn is_elsewhere(sessions: &Sessions, session: SessionId) -> Result<bool, KernelError> {
-    let Some(hosts) = &sessions.calls.hosts else {
-        return Ok(false);
-    };
-    Ok(matches!(hosts.shared.hold(session).await?, Holder::There(_)))
+pub(crate) async fn is_elsewhere(sessions: &Arc<Sessions>, session: SessionId) -> Result<bool, KernelError> {
+    Ok(super::holder(sessions, session).await?.is_some())
 }
 
 /// Gives a message to whoever holds the session. When this returns `Ok`, it is durable in the session's chain.

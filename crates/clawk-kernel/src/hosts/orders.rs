@@ -1,6 +1,7 @@
 //! What one host asks of the one that holds a session: to take a message, or an answer to a question.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clawk_manifest::model::Role;
@@ -56,6 +57,10 @@ pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 
 async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> Result<(), JournalError> {
     let news = hosts.shared.news().await?;
+    let before = hosts.line.swap(news.line, Ordering::SeqCst);
+    if before != 0 && before != news.line {
+        follow::again(hosts).await;
+    }
     follow::follow(agent, hosts, news.last_row).await?;
     for order in news.orders {
         if lock(&hosts.obeying).insert(order.id) {

@@ -12,33 +12,57 @@ use crate::call;
 use crate::checkpoint;
 use crate::error::StartError;
 use crate::recover::{self, Within};
+use crate::session::Sessions;
 use crate::start;
 
 /// Looks until the agent begins to end.
 pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     while !hosts.shared.is_lost() {
-        match hosts.shared.take_over().await {
-            Ok(taken) if !taken.is_empty() => {
-                if let Err(error) = take_up(agent, hosts, taken).await {
-                    tracing::error!(%error, "sessions of a lost host could not be taken up; they are looked at again with the next start");
+        {
+            let _alone = hosts.gate.lock().await;
+            match hosts.shared.take_over().await {
+                Ok(taken) if !taken.is_empty() => {
+                    if let Err(error) = take_up(&agent.sessions, hosts, taken).await {
+                        tracing::error!(%error, "sessions of a lost host could not be taken up; they are looked at again");
+                        tokio::time::sleep(LOOK).await;
+                    }
+                    continue; // there may be more
                 }
-                continue; // there may be more
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "lost hosts can't be looked for"),
             }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "lost hosts can't be looked for"),
         }
         give_back(agent, hosts);
         tokio::time::sleep(LOOK).await;
     }
 }
 
-async fn take_up(agent: &Arc<Agent>, hosts: &Hosts, taken: Vec<SessionId>) -> Result<(), StartError> {
+/// Does per session what a start does for the whole journal. Where that fails, the sessions are anybody's again, and whoever takes one next
+/// takes it up.
+pub(super) async fn take_up(
+    sessions: &Arc<Sessions>,
+    hosts: &Hosts,
+    taken: Vec<SessionId>,
+) -> Result<(), StartError> {
+    let done = taken_up(sessions, hosts, taken.clone()).await;
+    if done.is_err() {
+        for session in taken {
+            if sessions.table.get(session).is_none() {
+                hosts.shared.release(session);
+            }
+        }
+    }
+    done
+}
+
+async fn taken_up(sessions: &Arc<Sessions>, hosts: &Hosts, taken: Vec<SessionId>) -> Result<(), StartError> {
     let began = Instant::now();
-    let (scribe, calls) = (&agent.scribe, &*agent.calls);
+    let (scribe, calls) = (&sessions.scribe, &*sessions.calls);
+    let manifest = &calls.models.manifest;
     let of: BTreeSet<SessionId> = taken.iter().copied().collect();
-    let open = start::open_turns(agent).await?;
+    let open = start::open_turns(manifest, scribe).await?;
     // A composite call goes on with its turn where checkpoints are kept.
-    let resumable = |turn: &uuid::Uuid| open.contains(turn) && checkpoint::store(&agent.manifest).is_some();
+    let resumable = |turn: &uuid::Uuid| open.contains(turn) && checkpoint::store(manifest).is_some();
     let (mut lost, mut unknown) = (0, 0);
     for session in &of {
         lost += recover::settle_lost(scribe, Within::Session(*session)).await?;
@@ -50,7 +74,7 @@ async fn take_up(agent: &Arc<Agent>, hosts: &Hosts, taken: Vec<SessionId>) -> Re
     hosts.shared.settled(taken).await?;
     let asked = call::reopen(calls, |session| of.contains(&session)).await?;
     lock(&hosts.asked).retain(|id, _| !asked.contains(id));
-    start::resume_open(&agent.sessions, &[], Some(&of)).await?;
+    start::resume_open(sessions, &[], Some(&of)).await?;
     let since = Instant::now();
     lock(&hosts.taken).extend(of.iter().map(|session| (*session, since)));
     tracing::warn!(
@@ -61,8 +85,8 @@ async fn take_up(agent: &Arc<Agent>, hosts: &Hosts, taken: Vec<SessionId>) -> Re
         "sessions were taken over"
     );
     if unknown > 0 {
-        let own = Arc::clone(&agent.calls);
-        agent.life.tracker.spawn(async move {
+        let own = Arc::clone(&sessions.calls);
+        sessions.life.tracker.spawn(async move {
             let _working = own.life.join();
             call::reconcile(&own).await;
         });

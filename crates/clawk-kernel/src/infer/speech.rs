@@ -6,7 +6,7 @@ use std::time::Duration;
 use clawk_manifest::model::{Modality, Provider as Spec};
 use tokio_util::sync::CancellationToken;
 
-use super::{Models, NoAnswer, Open, Site, fault};
+use super::{Models, NoAnswer, NotBegun, Open, Site, fault, used_up};
 use crate::event::{canonical, digest};
 use crate::ports::{
     Audio, Completion, FaultKind, Later, Provider, ProviderError, SPEECH_MAX_CHARS, Spoken, StopReason,
@@ -167,15 +167,14 @@ async fn once<A: Answer>(
         Ok(set) => set,
         Err(NoRoom::Quota(error)) => return Err(NoAnswer::Quota(error.to_string())),
         Err(NoRoom::Unpriced(reason)) => return Err(failed(reason)),
-        Err(NoRoom::Later { wait_ms }) => {
-            let message = format!("provider `{name}`: requests_per_minute is used up");
-            return Ok(Err(fault(FaultKind::RateLimited, message, Some(wait_ms))));
-        }
+        Err(NoRoom::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
     };
     let limit = ATTEMPT.min(Duration::from_millis(set.reservation.amount.busy_ms));
-    let open = Open::begin(models, place, spec, attempt, sent.digest, set)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    let open = match Open::begin(models, place, spec, attempt, sent.digest, set).await {
+        Ok(open) => open,
+        Err(NotBegun::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
+        Err(error) => return Err(failed(error.to_string())),
+    };
     let mut outcome = match tokio::time::timeout(limit, asked).await {
         Ok(outcome) => outcome,
         Err(_) => {

@@ -31,7 +31,7 @@ pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
-pub use shared::{Aside, BESIDE, Holder, News, Order, Room, Shared, Terms, Unmet};
+pub use shared::{Aside, BESIDE, Holder, News, Order, ProviderRate, Room, Shared, Terms, Unmet};
 pub use sources::{Content as MarkedContent, Marked, Sources};
 pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};

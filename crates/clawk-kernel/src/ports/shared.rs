@@ -20,12 +20,23 @@ pub struct Terms {
     pub claim: Option<AnswerKey>,
     /// One more call has a place in the present minute, which holds so many.
     pub per_minute: Option<u64>,
+    /// One more request to this provider has a place in the present minute.
+    pub request: Option<ProviderRate>,
     /// There is room under each of these limits.
     pub room: Vec<Room>,
     /// Set aside under this id until a batch settles it.
     pub aside: Option<Aside>,
     /// What was set aside under this id is given back: the batch holds what was spent.
     pub settles: Option<Uuid>,
+}
+
+/// `requests_per_minute` of a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderRate {
+    /// Its name.
+    pub provider: Arc<str>,
+    /// How many requests a minute holds.
+    pub per_minute: u64,
 }
 
 /// One limit, and what is wanted of it.
@@ -77,7 +88,7 @@ impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Claimed => "another host works on the same request",
-            Self::Rate { .. } => "the calls of this minute are used up, on all hosts together",
+            Self::Rate { .. } => "the calls or requests of this minute are used up, on all hosts together",
             Self::Room { .. } => "a limit is used up, on all hosts together",
         })
     }
@@ -88,6 +99,8 @@ impl fmt::Display for Unmet {
 pub enum Holder {
     /// This host.
     Here,
+    /// This host, from now on. Another one had it before: what that one left has to be taken up first.
+    Taken,
     /// The host of this name.
     There(String),
 }
@@ -108,6 +121,8 @@ pub struct Order {
 pub struct News {
     /// The journal's last row.
     pub last_row: u64,
+    /// Another number than before: another server keeps the journal since a failover, and its last rows may be others.
+    pub line: u32,
     /// Open orders for sessions that this host holds, oldest first.
     pub orders: Vec<Order>,
 }

@@ -421,6 +421,14 @@ impl Purses {
         })
     }
 
+    /// Gives back the place in the minute that the last attempt took here: other hosts have used the minute up, or a limit.
+    pub(crate) fn give_back_request(&self, provider: &str) {
+        if let Some(model) = self.models.get(provider) {
+            let mut requests = model.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            requests.pop_back();
+        }
+    }
+
     /// Learns from a server's own count how many tokens its bytes make; upwards only.
     pub(crate) fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
         if usage.estimated || bytes < TELLING_BYTES {

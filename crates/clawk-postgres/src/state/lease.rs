@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{PgStateError, Serving, Sharing};
 use crate::connect::Session;
 use crate::error::Failure;
+use crate::migrate::{self, KNOWN};
 use crate::pool::Database;
 
 /// The lease of the whole agent; where hosts share it, of what one of them alone does.
@@ -107,11 +108,12 @@ async fn alone(database: &Database, serving: &Serving) -> Taken {
                 return Ok(Err(row.try_get(0)?));
             }
             session.run("UPDATE runs SET gone = true WHERE NOT gone", &[]).await?;
-            let sql = "INSERT INTO leases (session, host, epoch, expires) \
-                VALUES ($1, $2, 1, clock_timestamp() + $3::bigint * interval '1 millisecond') \
-                ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = leases.epoch + 1, expires = excluded.expires, run = NULL \
+            let sql = "INSERT INTO leases (session, host, epoch, expires, knows) \
+                VALUES ($1, $2, 1, clock_timestamp() + $3::bigint * interval '1 millisecond', $4) \
+                ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = leases.epoch + 1, expires = excluded.expires, run = NULL, \
+                knows = excluded.knows \
                 WHERE leases.run IS NOT NULL OR leases.expires <= clock_timestamp() RETURNING epoch";
-            if let Some(row) = session.first(sql, &[&AGENT, &host, &time_ms]).await? {
+            if let Some(row) = session.first(sql, &[&AGENT, &host, &time_ms, &KNOWN]).await? {
                 return Ok(Ok(row.try_get::<_, i64>(0)?));
             }
             let sql = "SELECT host FROM leases WHERE session = $1";
@@ -139,9 +141,9 @@ async fn join(database: &Database, serving: &Serving, before: Option<i64>) -> Ta
                 let sql = "UPDATE runs SET gone = true WHERE run = $1";
                 session.run(sql, &[&before]).await?;
             }
-            let sql = "INSERT INTO runs (host, pid, expires) \
-                VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 millisecond') RETURNING run";
-            Ok(Ok(session.value::<i64>(sql, &[&host, &pid, &time_ms]).await?))
+            let sql = "INSERT INTO runs (host, pid, expires, knows) \
+                VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 millisecond', $4) RETURNING run";
+            Ok(Ok(session.value::<i64>(sql, &[&host, &pid, &time_ms, &KNOWN]).await?))
         })
         .await
 }
@@ -160,6 +162,8 @@ async fn refuse_others(session: &Session, agent: &str) -> Result<(), Failure> {
     let Some(row) = session.first(sql, &[&agent]).await? else {
         return Err(Failure::Schema("the table `journal` has no row".to_owned()));
     };
+    // Under the lock of that row: a step that this version can't serve may have been done since it connected.
+    migrate::suits(session, KNOWN).await?;
     let (other, moved): (String, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
     if let Some(to) = moved {
         let reason = String::from_utf8_lossy(&to).into_owned();
@@ -290,10 +294,19 @@ impl Lease {
     /// Renews every third of the lease's time until the end.
     pub(super) async fn renew(self: std::sync::Arc<Self>, database: Database, over: CancellationToken) {
         let every = self.time / 3;
+        let mut failed = false;
         loop {
+            let pause = async {
+                if std::mem::take(&mut failed) {
+                    // In the place of the pause: has a failover made another server the primary?
+                    let _late = tokio::time::timeout(every, database.look()).await; // silent-ok: it is looked again after the next failure
+                } else {
+                    tokio::time::sleep(every).await;
+                }
+            };
             tokio::select! {
                 () = over.cancelled() => return,
-                () = tokio::time::sleep(every) => {}
+                () = pause => {}
             }
             if self.is_fenced() {
                 if self.sharing == Sharing::Alone {
@@ -317,8 +330,12 @@ impl Lease {
                 Ok(Ok(false)) => {}
                 Ok(Err(failure)) => {
                     tracing::warn!(error = failure.text(), "the lease could not be renewed");
+                    failed = database.has_several();
                 }
-                Err(_) => tracing::warn!("the lease could not be renewed in time"),
+                Err(_) => {
+                    tracing::warn!("the lease could not be renewed in time");
+                    failed = database.has_several();
+                }
             }
         }
     }

@@ -77,6 +77,8 @@ pub struct Serving {
     pub lease: Duration,
     /// Alone or beside others.
     pub sharing: Sharing,
+    /// Refuse several servers of which the primary commits without waiting for a standby.
+    pub synchronous: bool,
     /// Entries that may wait for the server; beyond, work is refused.
     pub queue_entries: usize,
     /// Bytes that may wait.
@@ -97,6 +99,7 @@ impl Serving {
             pid,
             lease: Duration::from_secs(3),
             sharing: Sharing::Alone,
+            synchronous: false,
             queue_entries: 65_536,
             queue_bytes: 64 * 1024 * 1024,
             keys: None,
@@ -186,8 +189,8 @@ impl PgState {
     /// lease is waited for; `None`: for ever. The tasks of the state run where this is called.
     ///
     /// # Errors
-    /// Another host holds the lease for longer, the state was moved, a chain is broken, the key of encrypted stores is missing or
-    /// wrong, or the server is away.
+    /// Another host holds the lease for longer, the state was moved, a chain is broken, the key of encrypted stores is missing or wrong,
+    /// the server is away, or a failover may lose what was acknowledged.
     pub async fn open(
         database: Database,
         serving: Serving,
@@ -200,6 +203,16 @@ impl PgState {
                 MIN_LEASE.as_millis(),
                 MAX_LEASE.as_millis()
             )));
+        }
+        database.read(async |_| Ok(())).await?;
+        match database.unprotected() {
+            Some(why) if serving.synchronous => {
+                return Err(PgStateError::Database(format!(
+                    "{why}, and two servers may take writes: set `synchronous_standby_names` there, name one server, or accept it with \
+                     `failover = \"asynchronous\"` in `[state]`"
+                )));
+            }
+            Some(_) | None => {}
         }
         let first = seal::owned(&database, &serving).await?;
         if first.due {

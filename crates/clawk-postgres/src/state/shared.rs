@@ -65,7 +65,7 @@ impl PgShared {
         match taken {
             Some(Ok(epoch)) => {
                 lease.take(run, [(session, epoch)]);
-                Ok(Holder::Here)
+                Ok(if epoch > 1 { Holder::Taken } else { Holder::Here })
             }
             Some(Err(host)) => Ok(Holder::There(host)),
             None => Err(lease.lost()),
@@ -112,6 +112,7 @@ impl PgShared {
         let read = self.inner.database.read(async |session| {
             let mut news = News {
                 last_row: super::read::last_row(session).await?,
+                line: session.line(),
                 orders: Vec::new(),
             };
             let sql = "SELECT o.id, o.session, o.wish FROM orders o JOIN leases l ON l.session = o.session \

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clawk_kernel::ports::{ANSWER_KEPT_MS, Aside, BESIDE, Batch, Entry, JournalError, Room, Terms, Unmet};
+use clawk_kernel::ports::{
+    ANSWER_KEPT_MS, Aside, BESIDE, Batch, Entry, JournalError, ProviderRate, Room, Terms, Unmet,
+};
 use clawk_kernel::purse::{Amount, Unit};
 use clawk_proto::SessionId;
+use tokio_postgres::Row;
 
 use super::append;
 use super::lease::Lease;
@@ -127,6 +130,11 @@ async fn unmet(
     {
         return Ok(Some(unmet));
     }
+    if let Some(request) = &terms.request
+        && let Some(unmet) = requests(session, request).await?
+    {
+        return Ok(Some(unmet));
+    }
     for (at, room) in terms.room.iter().enumerate() {
         let used = used(session, room).await?;
         if used.saturating_add(room.wanted) > room.bound {
@@ -138,6 +146,10 @@ async fn unmet(
     }
     if terms.per_minute.is_some() {
         session.run("INSERT INTO rated DEFAULT VALUES", &[]).await?;
+    }
+    if let Some(request) = &terms.request {
+        let sql = "INSERT INTO asked (provider) VALUES ($1)";
+        session.run(sql, &[&request.provider.as_bytes()]).await?;
     }
     if let Some(aside) = &terms.aside {
         set_aside(session, run, of, aside).await?;
@@ -162,7 +174,28 @@ async fn rate(session: &Session, bound: u64) -> Result<Option<Unmet>, Failure> {
     session.run(sql, &[&MINUTE_MS, &FORGOTTEN_AT_ONCE]).await?;
     let sql = "SELECT count(*), coalesce(ceil(extract(epoch FROM min(at) - clock_timestamp()) * 1000)::bigint, 0) + $1 FROM rated \
         WHERE at > clock_timestamp() - $1::bigint * interval '1 millisecond'";
-    let Some(row) = session.first(sql, &[&MINUTE_MS]).await? else {
+    full(session.first(sql, &[&MINUTE_MS]).await?, bound)
+}
+
+/// The same for the requests to one provider.
+async fn requests(session: &Session, request: &ProviderRate) -> Result<Option<Unmet>, Failure> {
+    let provider = request.provider.as_bytes();
+    let sql = "DELETE FROM asked WHERE n IN (SELECT n FROM asked WHERE provider = $3 \
+        AND at <= clock_timestamp() - $1::bigint * interval '1 millisecond' ORDER BY at LIMIT $2)";
+    session
+        .run(sql, &[&MINUTE_MS, &FORGOTTEN_AT_ONCE, &provider])
+        .await?;
+    let sql = "SELECT count(*), coalesce(ceil(extract(epoch FROM min(at) - clock_timestamp()) * 1000)::bigint, 0) + $1 FROM asked \
+        WHERE provider = $2 AND at > clock_timestamp() - $1::bigint * interval '1 millisecond'";
+    full(
+        session.first(sql, &[&MINUTE_MS, &provider]).await?,
+        request.per_minute,
+    )
+}
+
+/// A count of the minute and the wait for its first place, held against the bound.
+fn full(counted: Option<Row>, bound: u64) -> Result<Option<Unmet>, Failure> {
+    let Some(row) = counted else {
         return Ok(None);
     };
     let (count, wait): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);

@@ -246,6 +246,10 @@ impl Writer {
     /// Whether a group whose commit was not answered is there. The lock waits for a transaction that still ends.
     async fn settle(&self, mark: &Mark) -> End {
         let look = self.database.write(async |session| {
+            // A lock is a write: this commit waits for the standby, and so for everything that it sees.
+            session
+                .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+                .await?;
             let ours = self.ours(session, self.lease.number()).await?;
             let Some(event) = &mark.event else {
                 // Other hosts count up, too; what has no event may be done again.

@@ -156,6 +156,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     if args.shadow.is_empty() && !args.recorded {
         bail!("say what is new: `--shadow NEW`, a program or a manifest");
     }
+    let file = config;
     let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
     let (current, _) = manifest::look(&args.manifest, &config)?;
     let new = New::of(&args.shadow)?;
@@ -178,7 +179,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let before = runtime.block_on(played.again(None, &config))?;
     let found = match new.program {
         None => runtime.block_on(played.again(judged.as_ref(), &config))?,
-        Some(program) => runtime.block_on(program::asked(program, args, new.manifest, &state))?,
+        Some(program) => runtime.block_on(program::asked(program, args, (new.manifest, file), &state))?,
     };
     let found = found.less(&before);
     if !args.apply {

@@ -49,9 +49,28 @@ pub(crate) struct StateTable {
     pub(crate) host: Option<String>,
     /// How long the lease holds after each renewal, milliseconds.
     pub(crate) lease_ms: u64,
+    /// What must hold where the URL names several servers.
+    pub(crate) failover: Failover,
     /// A reference to the password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) password: Option<String>,
+}
+
+/// `failover`: what must hold where the URL names several servers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Failover {
+    /// The primary waits for a standby at each commit; otherwise no host starts.
+    #[default]
+    Synchronous,
+    /// A failover may lose what was acknowledged, and do effects twice.
+    Asynchronous,
+}
+
+impl Failover {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for StateTable {
@@ -64,6 +83,7 @@ impl Default for StateTable {
             read_url: None,
             host: None,
             lease_ms: 3_000,
+            failover: Failover::default(),
             password: None,
         }
     }
@@ -121,6 +141,8 @@ pub(crate) struct Server {
     pub(crate) pool: usize,
     pub(crate) host: Option<String>,
     pub(crate) lease_ms: u64,
+    #[serde(default, skip_serializing_if = "Failover::is_usual")]
+    pub(crate) failover: Failover,
     /// A reference to the password.
     pub(crate) password: String,
     /// It was named by the configuration, so that it must be there.
@@ -181,6 +203,7 @@ impl Server {
             pool: table.pool,
             host: table.host.clone(),
             lease_ms: table.lease_ms,
+            failover: table.failover,
             password: table.password.clone().unwrap_or_else(|| PASSWORD.to_owned()),
             password_named: table.password.is_some(),
             config: None,

@@ -1,11 +1,18 @@
 //! An agent's whole state on PostgreSQL (R48): hosts that serve it at the same time and take over from each other, one that was asleep,
 //! a server that restarts.
 
+mod alone;
 mod chaos;
+mod cluster;
+mod failover;
+mod rates;
+mod rolling;
+mod takeover;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -36,6 +43,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent with the configurations `a.toml` to `d.toml` for hosts of one state.
 pub(crate) fn agent(database: &Database, counter: &Counter) -> Agent {
+    agent_at(&database.url(), counter)
+}
+
+fn agent_at(url: &str, counter: &Counter) -> Agent {
     let agent = Agent::new();
     agent.may(MANIFEST);
     let secrets = agent.path("secrets.toml");
@@ -43,12 +54,10 @@ pub(crate) fn agent(database: &Database, counter: &Counter) -> Agent {
     std::fs::set_permissions(secrets, std::fs::Permissions::from_mode(0o600)).unwrap();
     for host in ["a", "b", "c", "d"] {
         let config = format!(
-            "[state]\nurl = \"{}\"\nschema = \"tested\"\ndir = \"{host}\"\nhost = \"{host}\"\nlease_ms = {LEASE_MS}\n\
+            "[state]\nurl = \"{url}\"\nschema = \"tested\"\ndir = \"{host}\"\nhost = \"{host}\"\nlease_ms = {LEASE_MS}\n\
              password = \"PG_PASSWORD\"\n[secrets_store]\nfile = \"secrets.toml\"\n[tools.order]\nhttp = {{ url = \"{}/orders\" }}\n\
              [tools.pay]\nhttp = {{ url = \"{}/orders\" }}\n",
-            database.url(),
-            counter.url,
-            counter.url
+            counter.url, counter.url
         );
         std::fs::write(agent.path(&format!("{host}.toml")), config).unwrap();
     }
@@ -58,8 +67,48 @@ pub(crate) fn agent(database: &Database, counter: &Counter) -> Agent {
 /// `clawk serve --stdio`; killed when dropped.
 pub(crate) struct Host {
     child: Child,
-    output: BufReader<ChildStdout>,
+    /// What it says, until it ends.
+    output: Receiver<Value>,
     early: Vec<Value>,
+}
+
+/// Lines that may wait to be read.
+const LINES: usize = 65_536;
+/// Nobody waits longer for one answer.
+const LONGEST: Duration = Duration::from_secs(300);
+
+fn lines(output: ChildStdout) -> Receiver<Value> {
+    let (send, receive) = sync_channel(LINES);
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines() {
+            let Ok(line) = line else { return };
+            let said: Value = serde_json::from_str(&line).unwrap();
+            // Nobody asks for notices.
+            if said.get("id").is_some() && send.send(said).is_err() {
+                return;
+            }
+        }
+    });
+    receive
+}
+
+fn command(agent: &Agent, host: &str) -> Command {
+    let mut command = Command::new(program());
+    command
+        .args([
+            "serve",
+            "claw.yaml",
+            "--stdio",
+            "--config",
+            &format!("{host}.toml"),
+        ])
+        .current_dir(agent.path(""))
+        .env_clear()
+        .envs(agent.environment())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    command
 }
 
 impl Drop for Host {
@@ -73,23 +122,12 @@ impl Drop for Host {
 impl Host {
     /// Started, and told to initialize; the answer comes once it serves.
     fn begin(agent: &Agent, host: &str) -> Self {
-        let mut child = Command::new(program())
-            .args([
-                "serve",
-                "claw.yaml",
-                "--stdio",
-                "--config",
-                &format!("{host}.toml"),
-            ])
-            .current_dir(agent.path(""))
-            .env_clear()
-            .envs(agent.environment())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        Self::of(command(agent, host).spawn().unwrap())
+    }
+
+    /// One that was just started.
+    fn of(mut child: Child) -> Self {
+        let output = lines(child.stdout.take().unwrap());
         let mut host = Self {
             child,
             output,
@@ -139,16 +177,33 @@ impl Host {
             return Some(self.early.remove(at));
         }
         loop {
-            let mut line = String::new();
-            if self.output.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            let answer: Value = serde_json::from_str(&line).unwrap();
+            let answer = match self.output.recv_timeout(LONGEST) {
+                Ok(answer) => answer,
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => panic!("no answer to {id}"),
+            };
             if answer["id"] == id {
                 return Some(answer);
             }
             self.early.push(answer);
         }
+    }
+
+    /// The answer to a request, if it is there.
+    fn poll(&mut self, id: u32) -> Option<Value> {
+        self.early.extend(self.output.try_iter());
+        let at = self.early.iter().position(|answer| answer["id"] == id)?;
+        Some(self.early.swap_remove(at))
+    }
+
+    /// Answers that nobody has asked for yet, with their requests.
+    fn rest(&mut self) -> Vec<(u32, Value)> {
+        self.early.extend(self.output.try_iter());
+        let told = self.early.drain(..).filter_map(|answer| {
+            let id = u32::try_from(answer["id"].as_u64()?).ok()?;
+            Some((id, answer))
+        });
+        told.collect()
     }
 
     pub(crate) fn answer(&mut self, id: u32) -> Value {

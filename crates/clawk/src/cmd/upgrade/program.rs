@@ -10,13 +10,14 @@ use tokio::process::Command;
 
 use super::{Args, Found};
 use crate::out;
+use crate::state::server::Server;
 use clawk_secrets::env;
 
 /// How long a replay of one session may take there, at most; and the longest answer, bytes.
 const SESSION: Duration = Duration::from_secs(120);
 const START: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
-/// What it needs of the environment: where files lie. No token, no key.
+/// What it needs of the environment: where files lie. No token, no key; but for a record on a server, the server's password.
 const PASSED: [&str; 4] = ["HOME", "PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 
 /// What `program` finds, under `manifest` or the recorded one.
@@ -26,7 +27,7 @@ const PASSED: [&str; 4] = ["HOME", "PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 pub(super) async fn asked(
     program: &Path,
     args: &Args,
-    manifest: Option<&Path>,
+    (manifest, config): (Option<&Path>, Option<&Path>),
     state: &Path,
 ) -> Result<Found> {
     let program = std::path::absolute(program)?;
@@ -34,6 +35,9 @@ pub(super) async fn asked(
     command.arg("upgrade").arg(&args.manifest).arg("--recorded");
     command.args(["--format", "json", "--sessions", &args.sessions.to_string()]);
     command.arg("--state").arg(state);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
     if args.outside.allow_outside {
         command.arg("--allow-outside");
     }
@@ -42,6 +46,10 @@ pub(super) async fn asked(
     }
     command.env_clear();
     for name in PASSED {
+        command.envs(env::path(name).map(|value| (name, value)));
+    }
+    if let Some(server) = Server::of(state)? {
+        let name = server.password.as_str();
         command.envs(env::path(name).map(|value| (name, value)));
     }
     command

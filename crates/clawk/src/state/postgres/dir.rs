@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Batch, Entry, Journal, JournalError, Memory};
 use clawk_kernel::time::{Clock, Timestamp};
-use clawk_postgres::{PgMemory, PgReader, PgState, PgStateError, Removal, Serving, Sharing};
+use clawk_postgres::{Database, PgMemory, PgReader, PgState, PgStateError, Removal, Serving, Sharing};
 use clawk_proto::trace::SealedEvent;
 use clawk_proto::{Digest, SessionId};
 use clawk_recall::seal::Vault;
@@ -20,8 +20,9 @@ use clawk_trace::Report;
 use clawk_trace::checkpoint::{PublicKey, Signer};
 
 use super::{open_database, reader, server, wait};
+use crate::out;
 use crate::state::kept::{self, Beside};
-use crate::state::server::Server;
+use crate::state::server::{Failover, Server};
 
 /// How long whoever joins for a moment waits for one that has the agent alone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -420,32 +421,55 @@ pub(crate) fn serve(
         sharing,
         keys,
         find: Some(kept::find_key),
+        // A verb that opens the state for itself says nothing that must outlive the server.
+        synchronous: !matches!(beside, Beside::Refused) && server.failover == Failover::Synchronous,
         ..Serving::new(agent, &host, pid)
     };
     let holder = |host: String| StateError::Locked {
         path: path.to_owned(),
         holder: format!("the host `{host}`"),
     };
-    let (send, receive) = std::sync::mpsc::sync_channel(1);
-    super::runtime()?.spawn(async move {
-        let _gone = send.send(PgState::open(database, serving, patience).await); // silent-ok: whoever asked has ended
-    });
-    let state = match receive.recv() {
-        Ok(Ok(state)) => state,
-        Ok(Err(PgStateError::Served { host })) => return Err(holder(host)),
-        Ok(Err(error)) => return Err(super::of_server(error)),
-        Err(_) => {
-            return Err(StateError::Server(
-                "the work on PostgreSQL ended by itself".to_owned(),
-            ));
-        } // silent-ok: as said
+    let mut opened = open_within(database.clone(), serving.clone(), Some(Duration::ZERO))?;
+    if let (Err(PgStateError::Served { host }), None) = (&opened, patience) {
+        let why = match sharing {
+            Sharing::Alone => "an agent with a Swarm is served by one host at a time",
+            Sharing::Shared => "it has the agent for itself",
+        };
+        out::note(&format!(
+            "the host `{host}` serves the agent, and {why}: this one stands by, and listens on nothing until the other one ends"
+        ));
+        opened = open_within(database, serving, None)?;
+    }
+    let state = match opened {
+        Ok(state) => state,
+        Err(PgStateError::Served { host }) => return Err(holder(host)),
+        Err(error) => return Err(super::of_server(error)),
     };
+    if let Some(why) = state.database().unprotected() {
+        out::note(&why);
+    }
     Ok(StateDir::Postgres(Arc::new(Remote {
         path: path.to_owned(),
         state,
         agent: agent.to_owned(),
         lock: Mutex::new(Some(lock)),
     })))
+}
+
+/// Opens it on the runtime of its connections.
+fn open_within(
+    database: Database,
+    serving: Serving,
+    patience: Option<Duration>,
+) -> Result<Result<PgState, PgStateError>, StateError> {
+    let (send, receive) = std::sync::mpsc::sync_channel(1);
+    super::runtime()?.spawn(async move {
+        let _gone = send.send(PgState::open(database, serving, patience).await); // silent-ok: whoever asked has ended
+    });
+    receive.recv().map_err(|_| {
+        // silent-ok: as said
+        StateError::Server("the work on PostgreSQL ended by itself".to_owned())
+    })
 }
 
 /// A name that this directory of this machine keeps.

@@ -1,0 +1,280 @@
+//! The servers of a URL, and which of them is used: what `target_session_attrs` asks for, and never one that a failover left behind.
+//!
+//! Each promotion of a standby begins a timeline with a higher number. A process that has seen a timeline uses no server of a lower one
+//! any more, and its connections to such a server end.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::sync::watch;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, TargetSessionAttrs};
+
+use crate::error::SetupError;
+
+/// The parameter of a URL, as libpq has it.
+const ATTRS: &str = "target_session_attrs";
+
+/// What a server must be, by libpq's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Any,
+    ReadWrite,
+    ReadOnly,
+    Primary,
+    Standby,
+    PreferStandby,
+}
+
+impl Role {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "any" => Some(Self::Any),
+            "read-write" => Some(Self::ReadWrite),
+            "read-only" => Some(Self::ReadOnly),
+            "primary" => Some(Self::Primary),
+            "standby" => Some(Self::Standby),
+            "prefer-standby" => Some(Self::PreferStandby),
+            _ => None,
+        }
+    }
+
+    /// Only servers that can be written will do.
+    pub(crate) const fn writes(self) -> bool {
+        match self {
+            Self::ReadWrite | Self::Primary => true,
+            Self::Any | Self::ReadOnly | Self::Standby | Self::PreferStandby => false,
+        }
+    }
+
+    /// Why a server in this condition will not do.
+    pub(crate) fn refuses(self, seen: &Seen) -> Option<&'static str> {
+        match self {
+            Self::ReadWrite if seen.read_only => Some("it does not allow writes"),
+            Self::Primary if seen.standby => Some("it is a standby"),
+            Self::ReadOnly if !seen.read_only => Some("it allows writes"),
+            Self::Standby if !seen.standby => Some("it is no standby"),
+            Self::Any
+            | Self::ReadWrite
+            | Self::ReadOnly
+            | Self::Primary
+            | Self::Standby
+            | Self::PreferStandby => None,
+        }
+    }
+
+    /// Of several servers that will do, the highest is taken; `None`: no other can be better than this one.
+    pub(crate) fn rank(self, seen: &Seen) -> Option<u32> {
+        match self {
+            Self::ReadWrite | Self::Primary => Some(seen.timeline),
+            Self::PreferStandby if !seen.standby => Some(0),
+            Self::Any | Self::ReadOnly | Self::Standby | Self::PreferStandby => None,
+        }
+    }
+}
+
+/// A server's condition when it was connected to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) standby: bool,
+    pub(crate) read_only: bool,
+    /// 0: a standby, whose timeline does not matter.
+    pub(crate) timeline: u32,
+    /// A commit waits for a standby (`synchronous_standby_names`).
+    pub(crate) waits: bool,
+}
+
+/// What a new connection is asked.
+pub(crate) const LOOK: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
+    CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END, \
+    current_setting('synchronous_standby_names') <> ''";
+
+/// One server of the URL.
+#[derive(Clone)]
+pub(crate) struct Server {
+    /// `HOST:PORT`, for messages.
+    pub(crate) name: String,
+    pub(crate) config: Config,
+}
+
+/// What this process knows of the servers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    /// The server that was used last.
+    pub(crate) at: Option<usize>,
+    /// The highest timeline that was seen.
+    pub(crate) timeline: u32,
+    /// The server that was used last waits for a standby at each commit.
+    pub(crate) waits: bool,
+}
+
+/// The timeline of a connection's server; 0: not known, or of no matter.
+#[derive(Debug)]
+pub(crate) struct Line {
+    own: AtomicU32,
+    known: watch::Receiver<Known>,
+}
+
+impl Line {
+    pub(crate) fn new(known: watch::Receiver<Known>) -> Self {
+        Self {
+            own: AtomicU32::new(0),
+            known,
+        }
+    }
+
+    pub(crate) fn set(&self, timeline: u32) {
+        self.own.store(timeline, Ordering::SeqCst);
+    }
+
+    /// A server with a higher timeline was seen since.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        self.is_below(&self.known.borrow())
+    }
+
+    fn is_below(&self, known: &Known) -> bool {
+        let own = self.own.load(Ordering::SeqCst);
+        own != 0 && own < known.timeline
+    }
+
+    /// Ends when the server was left behind by a failover.
+    pub(crate) async fn left_behind(&self) {
+        let mut known = self.known.clone();
+        if known.wait_for(|known| self.is_below(known)).await.is_err() {
+            std::future::pending::<()>().await; // nobody connects any more
+        }
+    }
+}
+
+/// The URL without `target_session_attrs`, and what that asks for.
+pub(crate) fn with_role(url: &str, name: &str) -> Result<(String, Option<Role>), SetupError> {
+    let Some((place, query)) = url.split_once('?') else {
+        return Ok((url.to_owned(), None));
+    };
+    let (mut rest, mut role) = (Vec::new(), None);
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some((ATTRS, asked)) => {
+                role = Some(Role::of(asked).ok_or_else(|| {
+                    SetupError(format!(
+                        "`{ATTRS}` in `{name}` is one of `any`, `read-write`, `read-only`, `primary`, `standby` and `prefer-standby`"
+                    ))
+                })?);
+            }
+            _ => rest.push(pair),
+        }
+    }
+    if rest.is_empty() {
+        return Ok((place.to_owned(), role));
+    }
+    Ok((format!("{place}?{}", rest.join("&")), role))
+}
+
+/// What a parsed configuration asks for where it is not written as a URL.
+pub(crate) fn parsed_role(config: &Config) -> Option<Role> {
+    match config.get_target_session_attrs() {
+        TargetSessionAttrs::ReadWrite => Some(Role::ReadWrite),
+        TargetSessionAttrs::ReadOnly => Some(Role::ReadOnly),
+        _ => None,
+    }
+}
+
+/// Each server of a configuration by itself, with everything that holds for all of them.
+pub(crate) fn each(config: &Config) -> Vec<Server> {
+    let hosts = config.get_hosts().iter().enumerate();
+    hosts.map(|(at, host)| single(config, at, host)).collect()
+}
+
+fn single(all: &Config, at: usize, host: &Host) -> Server {
+    let ports = all.get_ports();
+    let port = ports.get(at).or_else(|| ports.first()).copied().unwrap_or(5432);
+    let mut config = Config::new();
+    match host {
+        Host::Tcp(name) => config.host(name),
+        Host::Unix(path) => config.host_path(path),
+    };
+    config.port(port);
+    if let Some(address) = all.get_hostaddrs().get(at) {
+        config.hostaddr(*address);
+    }
+    if let Some(user) = all.get_user() {
+        config.user(user);
+    }
+    if let Some(password) = all.get_password() {
+        config.password(password);
+    }
+    if let Some(database) = all.get_dbname() {
+        config.dbname(database);
+    }
+    if let Some(options) = all.get_options() {
+        config.options(options);
+    }
+    config.ssl_mode(all.get_ssl_mode());
+    config.ssl_negotiation(all.get_ssl_negotiation());
+    config.channel_binding(all.get_channel_binding());
+    config.keepalives(all.get_keepalives());
+    Server {
+        name: format!("{}:{port}", name(host)),
+        config,
+    }
+}
+
+pub(crate) fn name(host: &Host) -> String {
+    match host {
+        Host::Unix(path) => path.display().to_string(),
+        Host::Tcp(name) => name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_of_several_servers_becomes_one_of_each_and_a_role() {
+        let url =
+            "postgres://ann@one:5433,two:5434/agents?target_session_attrs=primary&channel_binding=disable";
+        let (rest, role) = with_role(url, "test").unwrap();
+        assert_eq!(role, Some(Role::Primary));
+        let all = each(&rest.parse().unwrap());
+        let names: Vec<_> = all.iter().map(|server| server.name.as_str()).collect();
+        assert_eq!(names, ["one:5433", "two:5434"]);
+        for server in &all {
+            assert_eq!(server.config.get_hosts().len(), 1);
+            assert_eq!(server.config.get_user(), Some("ann"));
+            assert_eq!(server.config.get_dbname(), Some("agents"));
+            assert_eq!(
+                server.config.get_channel_binding(),
+                tokio_postgres::config::ChannelBinding::Disable
+            );
+        }
+        let told = with_role("postgres://ann@one/x?target_session_attrs=master", "test").unwrap_err();
+        assert!(told.to_string().contains("prefer-standby"), "{told}");
+    }
+
+    #[test]
+    fn each_role_takes_what_libpq_would_take() {
+        let primary = Seen {
+            timeline: 2,
+            ..Seen::default()
+        };
+        let standby = Seen {
+            standby: true,
+            read_only: true,
+            ..Seen::default()
+        };
+        for (role, on_primary, on_standby) in [
+            (Role::Any, true, true),
+            (Role::ReadWrite, true, false),
+            (Role::ReadOnly, false, true),
+            (Role::Primary, true, false),
+            (Role::Standby, false, true),
+            (Role::PreferStandby, true, true),
+        ] {
+            assert_eq!(role.refuses(&primary).is_none(), on_primary, "{role:?}");
+            assert_eq!(role.refuses(&standby).is_none(), on_standby, "{role:?}");
+        }
+        assert!(Role::PreferStandby.rank(&standby).is_none());
+        assert_eq!(Role::PreferStandby.rank(&primary), Some(0));
+        assert_eq!(Role::ReadWrite.rank(&primary), Some(2));
+    }
+}

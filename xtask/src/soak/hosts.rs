@@ -1,0 +1,41 @@
+//! `cargo xtask soak hosts`: four hosts of one agent on PostgreSQL that are killed and put to sleep, while the server restarts and fails
+//! over. It prints how long each event kept messages waiting.
+
+use anyhow::Result;
+
+use super::number;
+use crate::{parts, run};
+
+const TEST: &str = "state_pg::chaos::soak_four_hosts_lose_no_message_and_do_nothing_twice";
+
+/// Runs it for so long, over so many conversations.
+///
+/// # Errors
+/// The words are wrong, or a message was lost, answered twice, or acted on twice.
+pub(super) fn run(args: &[String]) -> Result<()> {
+    let (minutes, conversations) = (
+        number(args, "--minutes", 10)?,
+        number(args, "--conversations", 2_000)?,
+    );
+    let mut command = run::command("cargo");
+    command.args([
+        "test",
+        "--package",
+        "clawk",
+        "--features",
+        "postgres",
+        "--test",
+        "it",
+        "--locked",
+        "--",
+        TEST,
+        "--exact",
+        "--ignored",
+        "--nocapture",
+    ]);
+    command
+        .env(parts::VARIABLE, parts::install()?)
+        .env("CLAWK_SOAK_MINUTES", minutes.to_string())
+        .env("CLAWK_SOAK_CONVERSATIONS", conversations.to_string());
+    run::must(&mut command)
+}
