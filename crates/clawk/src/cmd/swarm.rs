@@ -451,7 +451,7 @@ fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
 }
 
 /// One edge, for people.
-fn told(edge: &Edge) -> Result<()> {
+fn told(edge: &Edge) -> std::io::Result<()> {
     let (from, to) = (out::harmless(&edge.from), out::harmless(&edge.to));
     // The run itself gives the head its task.
     if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
