@@ -66,18 +66,18 @@ enum Deed {
 fn deeds() -> impl Strategy<Value = Deed> {
     let name = 0..6_usize;
     prop_oneof![
-        (name.clone(), any::<u8>()).prop_map(|(at, byte)| Deed::Write(at, byte)),
-        (name.clone(), any::<u8>()).prop_map(|(at, byte)| Deed::Deep(at, byte)),
-        name.clone().prop_map(Deed::Remove),
-        name.clone().prop_map(Deed::RemoveFolder),
-        (name.clone(), prop_oneof![Just(0o600), Just(0o755), Just(0o444)])
+        4 => (name.clone(), any::<u8>()).prop_map(|(at, byte)| Deed::Write(at, byte)),
+        1 => (name.clone(), any::<u8>()).prop_map(|(at, byte)| Deed::Deep(at, byte)),
+        1 => name.clone().prop_map(Deed::Remove),
+        1 => name.clone().prop_map(Deed::RemoveFolder),
+        1 => (name.clone(), prop_oneof![Just(0o600), Just(0o755), Just(0o444)])
             .prop_map(|(at, mode)| Deed::Mode(at, mode)),
-        (name.clone(), name.clone()).prop_map(|(from, to)| Deed::Rename(from, to)),
-        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Link(at, to)),
-        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Also(at, to)),
-        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Twin(at, to)),
-        (name.clone(), prop_oneof![Just(0o755), Just(0o555)]).prop_map(|(at, mode)| Deed::Close(at, mode)),
-        name.prop_map(Deed::Append),
+        1 => (name.clone(), name.clone()).prop_map(|(from, to)| Deed::Rename(from, to)),
+        1 => (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Link(at, to)),
+        4 => (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Also(at, to)),
+        2 => (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Twin(at, to)),
+        1 => (name.clone(), prop_oneof![Just(0o755), Just(0o555)]).prop_map(|(at, mode)| Deed::Close(at, mode)),
+        1 => name.prop_map(Deed::Append),
     ]
 }
 
@@ -94,7 +94,7 @@ fn act(root: &Path, deed: &Deed) {
         Deed::Mode(at, mode) => fs::set_permissions(file(*at), fs::Permissions::from_mode(*mode)),
         Deed::Rename(from, to) => fs::rename(file(*from), file(*to)),
         Deed::Link(at, to) => symlink(file(*to), root.join(format!("link-{at}"))),
-        Deed::Also(at, to) => fs::remove_file(file(*to)).and_then(|()| fs::hard_link(file(*at), file(*to))),
+        Deed::Also(at, to) => also(&file(*at), &file(*to)),
         Deed::Twin(at, to) => twin(&file(*at), &file(*to)),
         Deed::Close(at, mode) => fs::set_permissions(folder(*at), fs::Permissions::from_mode(*mode)),
         // In place and of the same length where it can be: a coarse clock must not hide it.
@@ -103,6 +103,14 @@ fn act(root: &Path, deed: &Deed) {
             fs::write(file(*at), bytes)
         }),
     };
+}
+
+/// The file at the one place stands at the other, too.
+fn also(file: &Path, to: &Path) -> std::io::Result<()> {
+    if file != to && file.exists() {
+        let _gone = fs::remove_file(to);
+    }
+    fs::hard_link(file, to)
 }
 
 /// Content, mode and date of the one in a new file at the other.

@@ -193,27 +193,7 @@ fn show(
             call.request_id
         ))?;
     }
-    for path in &back.unlinked {
-        out::line(&format!(
-            "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
-            paint.yellow("note:"),
-            out::harmless(&path.to_string_lossy())
-        ))?;
-    }
-    for found in &back.conflicts {
-        let place = found
-            .path
-            .as_ref()
-            .map(|path| format!(" {}", path.display()))
-            .unwrap_or_default();
-        out::line(&format!(
-            "{} `{}`{}: {}",
-            paint.yellow("not put back:"),
-            out::harmless(&found.tool),
-            out::harmless(&place),
-            out::harmless(&found.why)
-        ))?;
-    }
+    show_conflicts(back, paint)?;
     for (id, call) in lost {
         out::line(&format!(
             "{} `{}` ({id}, event {}): nothing is kept of it",
@@ -237,6 +217,31 @@ fn show(
         ))?,
         (false, false) => out::note("nothing was changed; say --yes to do it"),
         (_, true) => {}
+    }
+    Ok(())
+}
+
+fn show_conflicts(back: &Back, paint: Paint) -> Result<()> {
+    for path in &back.unlinked {
+        out::line(&format!(
+            "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
+            paint.yellow("note:"),
+            out::harmless(&path.to_string_lossy())
+        ))?;
+    }
+    for found in &back.conflicts {
+        let place = found
+            .path
+            .as_ref()
+            .map(|path| format!(" {}", path.display()))
+            .unwrap_or_default();
+        out::line(&format!(
+            "{} `{}`{}: {}",
+            paint.yellow("not put back:"),
+            out::harmless(&found.tool),
+            out::harmless(&place),
+            out::harmless(&found.why)
+        ))?;
     }
     Ok(())
 }

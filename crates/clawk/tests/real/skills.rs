@@ -57,7 +57,7 @@ fn clawk(agent: &Agent, args: &[&str]) -> Done {
 }
 
 /// An agent of this model that has the skill of this folder, which was imported.
-fn imported(model: &Model, name: &str, files: &[(&str, &str)]) -> (Agent, Value, Value) {
+fn imported(model: &Model, name: &str, files: &[(&str, &str)]) -> (Agent, Value) {
     let agent = Agent::new();
     for (file, text) in files {
         let path = agent.path("given").join(name).join(file);
@@ -101,7 +101,7 @@ fn imported(model: &Model, name: &str, files: &[(&str, &str)]) -> (Agent, Value,
         shown.stdout
     );
     clawk(&agent, &["skill", "test", "claw.yaml"]).ok();
-    (agent, manifest, report)
+    (agent, report)
 }
 
 /// Adds members to the imported Skill, as a person would in its file.
@@ -162,7 +162,7 @@ fn paid(events: &[Value]) -> u64 {
 #[test]
 fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
     let model = Model::start();
-    let (agent, _, report) = imported(
+    let (agent, report) = imported(
         &model,
         "words",
         &[("SKILL.md", WORDS), ("scripts/count.sh", COUNT)],
@@ -197,8 +197,14 @@ fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
         assert_eq!(report["ok"], false, "{report:#}");
     }
     let (report, events) = fitted.expect("one of the results fits");
+    judge(&agent, &report, &events);
+    stopped(&agent, &inputs);
+}
+
+/// What the report and the record say of a run whose result fits, and what it left.
+fn judge(agent: &Agent, report: &Value, events: &[Value]) {
     in_order(
-        &events,
+        events,
         &[
             "action.requested",
             "ckp.provider.completed",
@@ -208,7 +214,7 @@ fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
             "ckp.skill.finished",
         ],
     );
-    let ran: Vec<&Value> = of(&events, "action.executed")
+    let ran: Vec<&Value> = of(events, "action.executed")
         .into_iter()
         .filter(|one| one["action_id"] == "words-count" || one["level"] == "process")
         .collect();
@@ -217,7 +223,7 @@ fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
         "in the box: {ran:#?}"
     );
     assert!(ran.iter().any(|one| one["is_error"] == false), "{ran:#?}");
-    for approved in of(&events, "action.approved") {
+    for approved in of(events, "action.approved") {
         assert_eq!(
             (&approved["by"], &approved["effect"]),
             (&json!("policy"), &json!("allow")),
@@ -240,11 +246,13 @@ fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
         (&json!(true), &json!(800)),
         "{report:#}"
     );
-    assert_eq!(took["tokens"].as_u64(), Some(paid(&events)), "{report:#}");
+    assert_eq!(took["tokens"].as_u64(), Some(paid(events)), "{report:#}");
+}
 
-    // The same skill wants more than it may: its script does not run.
+/// The same skill wants more than it may: its script does not run.
+fn stopped(agent: &Agent, inputs: &[Value]) {
     amended(
-        &agent,
+        agent,
         "words",
         &[(
             "permissions",
@@ -252,7 +260,7 @@ fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
         )],
     );
     std::fs::remove_file(agent.path("counted.txt")).expect("it was there");
-    let (report, events) = tried(&agent, "words", &inputs, "words-count");
+    let (report, events) = tried(agent, "words", inputs, "words-count");
     assert!(!agent.path("counted.txt").exists(), "{report:#}");
     let denied = of(&events, "action.denied");
     assert!(
@@ -273,7 +281,7 @@ fn a_real_model_runs_a_skills_script_in_the_box_and_its_result_fits() {
 #[test]
 fn a_real_model_reads_a_skills_file() {
     let model = Model::start();
-    let (agent, _, _) = imported(
+    let (agent, _) = imported(
         &model,
         "rules",
         &[
@@ -310,7 +318,7 @@ fn a_real_model_reads_a_skills_file() {
 #[test]
 fn a_real_model_invokes_the_skill_that_a_message_asks_for() {
     let model = Model::start();
-    let (agent, _, _) = imported(&model, "letter", &[("SKILL.md", LETTER)]);
+    let (agent, _) = imported(&model, "letter", &[("SKILL.md", LETTER)]);
     for wording in [
         r#"{"name": "skill-letter", "arguments": {"to": "Ann"}}"#,
         r#"{"name": "skill-letter", "arguments": {"topic": "a lost key"}}"#,
@@ -338,12 +346,9 @@ fn a_real_model_invokes_the_skill_that_a_message_asks_for() {
             ],
         );
         // Its words came with the invocation.
-        let told = agent
-            .command(program())
-            .args(["trace", "show", "--agent", "real", "--content"])
-            .arg(invoked["text_hash"].as_str().expect("a digest"))
-            .output();
-        let told = String::from_utf8_lossy(&told.expect("it runs").stdout).into_owned();
+        let digest = invoked["text_hash"].as_str().expect("a digest");
+        let told = clawk(&agent, &["trace", "show", "--agent", "real", "--content", digest]).ok();
+        let told = told.stdout;
         assert!(told.contains("Begin with Dear."), "{told}");
         return;
     }
