@@ -34,7 +34,8 @@ usage: cargo xtask COMMAND
   sim     play the deterministic simulation, each seed twice: [--seeds N | --hours H] [--from N]
   soak    run long loads and faults that CI leaves out or runs in a small form:
           [channels [WORD…] | doors | swarm [--tasks N] [--workers N] (network namespaces: needs root)]
-  bench   measure the shipped program on this machine: [--quick] [--format json]
+  bench   measure the shipped program on this machine: [--quick] [--format json] [--only WORDS]
+          [--most ENTRIES] [--profile NAME] [--program PATH] [--wasm]
 ";
 
 fn main() -> ExitCode {

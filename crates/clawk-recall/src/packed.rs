@@ -106,6 +106,8 @@ impl Matrix {
         else {
             return Vec::new();
         };
+        // Widened once, not for every row.
+        let wanted: Vec<i16> = wanted.iter().map(|byte| i16::from(byte.cast_signed())).collect();
         let mut best: BinaryHeap<Near> = BinaryHeap::with_capacity(limit + 1);
         if limit == 0 || self.dimensions == 0 {
             return Vec::new();
@@ -114,7 +116,7 @@ impl Matrix {
             if !keep(row.whose) {
                 continue;
             }
-            let near = cosine(wanted, values) * factor * row.factor;
+            let near = cosine(&wanted, values) * factor * row.factor;
             if near <= 0.0 {
                 continue;
             }
@@ -134,9 +136,9 @@ impl Matrix {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ranking")]
-fn cosine(a: &[u8], b: &[u8]) -> f32 {
-    let product = |(x, y): (&u8, &u8)| i32::from(x.cast_signed()) * i32::from(y.cast_signed());
-    a.iter().zip(b).map(product).sum::<i32>() as f32
+fn cosine(wanted: &[i16], values: &[u8]) -> f32 {
+    let product = |(x, y): (&i16, &u8)| i32::from(*x) * i32::from(y.cast_signed());
+    wanted.iter().zip(values).map(product).sum::<i32>() as f32
 }
 
 #[cfg(test)]

@@ -76,9 +76,19 @@ fn distinct(words: impl Iterator<Item = String>) -> Vec<String> {
 
 /// Words of a text, lower case and without accents, as the full-text index has them.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    written(text).map(plain)
+}
+
+/// Words of a text as they stand there.
+fn written(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || is_accent(c)))
         .filter(|word| !word.is_empty())
-        .map(plain)
+}
+
+/// Whether a word cannot be one of these, by its first letter: most words of a text are told apart without a copy.
+fn is_other(word: &str, terms: &[Term]) -> bool {
+    let first = |text: &str| text.bytes().next().map(|byte| byte.to_ascii_lowercase());
+    word.is_ascii() && terms.iter().all(|term| first(&term.text) != first(word))
 }
 
 fn plain(word: &str) -> String {
@@ -122,8 +132,12 @@ pub fn score(terms: &[Term], text: &str, known: f64) -> f64 {
     let total: f64 = terms.iter().map(|term| term.weight).sum();
     let mut counts = vec![0_i32; terms.len()];
     let mut length = 0_i32;
-    for word in words(text) {
+    for word in written(text) {
         length += 1;
+        if is_other(word, terms) {
+            continue;
+        }
+        let word = plain(word);
         for (count, term) in counts.iter_mut().zip(terms) {
             *count += i32::from(same_word(&word, &term.text));
         }
@@ -138,4 +152,38 @@ pub fn score(terms: &[Term], text: &str, known: f64) -> f64 {
     let density = hits / (hits + 1.0 + 0.02 * f64::from(length));
     let coverage = if total > 0.0 { held.max(known) / total } else { 0.0 };
     (coverage.min(1.0) * (0.8 + 0.2 * density)).clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn term(text: &str) -> Term {
+        Term {
+            text: text.to_owned(),
+            weight: 1.0,
+        }
+    }
+
+    proptest! {
+        /// A word that is left out by its first letter is no form of a term.
+        #[test]
+        fn no_word_is_left_out_that_counts(word in "[a-zA-Zäöüé0-9]{1,9}", text in "[a-zA-Zäöüé0-9]{1,9}") {
+            for other in [text, word.clone() + "s", word.to_uppercase()] {
+                let terms = [term(&plain(&other))];
+                prop_assert!(!is_other(&word, &terms) || !same_word(&plain(&word), &terms[0].text));
+            }
+        }
+    }
+
+    #[test]
+    fn forms_of_a_word_count_in_any_case() {
+        let terms = [term("garden"), term("muller")];
+        let held = |text| score(&terms, text, 0.0);
+        assert!(held("The GARDENS of Müller") > held("the gardens"));
+        assert!(held("the gardens") > held("a winter"));
+        assert_eq!(held("a winter"), 0.0);
+    }
 }

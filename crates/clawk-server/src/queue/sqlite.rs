@@ -9,10 +9,12 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::{Broker, KEPT, Lane, Parcel, QueueError, broker, no_owners};
 
-/// How often an empty queue is looked at.
-const LOOK: Duration = Duration::from_millis(25);
+/// How often a reader of an empty queue looks whether the file has changed, which takes no lock of it.
+const LOOK: Duration = Duration::from_millis(5);
 /// How often, before a look ends without any message.
-const LOOKS: u32 = 40;
+const LOOKS: u32 = 200;
+/// Of so many looks, one looks into an unchanged queue, too: a lease ends without a change of the file.
+const WHOLE: u32 = 50;
 /// How long another process may hold the file.
 const BUSY: Duration = Duration::from_secs(10);
 /// The longest message, bytes.
@@ -42,6 +44,8 @@ CREATE TABLE IF NOT EXISTS owners (
 pub(crate) struct File {
     clock: Arc<dyn Clock>,
     connection: Arc<Mutex<Connection>>,
+    /// Says when the file has changed, whoever changed it.
+    watch: Mutex<Connection>,
     lane: Lane,
 }
 
@@ -57,6 +61,8 @@ impl File {
             .pragma_update(None, "synchronous", "full")
             .map_err(broker)?;
         connection.execute_batch(SCHEMA).map_err(broker)?;
+        let watch = Connection::open(path).map_err(broker)?;
+        watch.busy_timeout(Duration::ZERO).map_err(broker)?;
         // What is there already is not news to a new reader.
         if lane.shared {
             let join = "INSERT OR IGNORE INTO readers SELECT ?1, ?2, coalesce(max(id), 0) FROM messages WHERE queue = ?1";
@@ -67,6 +73,7 @@ impl File {
         Ok(Self {
             clock: Arc::clone(clock),
             connection: Arc::new(Mutex::new(connection)),
+            watch: Mutex::new(watch),
             lane,
         })
     }
@@ -89,6 +96,15 @@ impl File {
             Ok::<T, rusqlite::Error>(done)
         });
         acted.await.map_err(broker)?.map_err(broker)
+    }
+
+    /// Another number as soon as the file has changed. Reads memory that all its connections share; waits for nobody.
+    fn version(&self) -> Option<i64> {
+        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        // silent-ok: of a file that is being recovered, the queue is looked into
+        watch
+            .pragma_query_value(None, "data_version", |row| row.get(0))
+            .ok()
     }
 
     async fn take(&self) -> Result<Option<Parcel<i64>>, QueueError> {
@@ -197,10 +213,16 @@ impl Broker for File {
     type Receipt = i64;
 
     async fn next(&self) -> Result<Vec<Parcel<i64>>, QueueError> {
-        for _ in 0..LOOKS {
-            if let Some(parcel) = self.take().await? {
+        let mut known = None;
+        for look in 0..LOOKS {
+            // Asked before the queue is looked into: what is put there between the two is seen by one of them.
+            let version = self.version();
+            if (version.is_none() || known != version || look % WHOLE == 0)
+                && let Some(parcel) = self.take().await?
+            {
                 return Ok(vec![parcel]);
             }
+            known = version;
             tokio::time::sleep(LOOK).await;
         }
         Ok(Vec::new())
@@ -337,6 +359,29 @@ mod tests {
         };
         let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
         File::open(&clock, path, lane).unwrap()
+    }
+
+    /// Whether another connection puts it there or the reader's own.
+    #[tokio::test]
+    async fn a_message_is_found_whoever_put_it_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(TestClock::default());
+        let path = folder.path().join("q.db");
+        let (reader, other) = (open(&clock, &path, false), open(&clock, &path, false));
+        assert!(reader.next().await.unwrap().is_empty());
+        for (writer, text) in [(&other, "one"), (&reader, "two")] {
+            let before = reader.version();
+            assert_eq!(reader.version(), before, "nobody has changed the file");
+            let late = async {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                writer.publish("in", "", text.as_bytes(), text).await.unwrap();
+            };
+            let (found, ()) = tokio::join!(reader.next(), late);
+            let found = found.unwrap();
+            assert_ne!(reader.version(), before, "it was changed");
+            assert_eq!(found[0].message, text.as_bytes());
+            reader.done(&found[0].receipt).await.unwrap();
+        }
     }
 
     /// A reader took a message and died; the wall clock goes back an hour. The message comes again when its lease is over, not

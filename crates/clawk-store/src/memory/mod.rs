@@ -152,7 +152,9 @@ impl Memory for SqliteMemory {
         Box::pin(async move {
             self.served(&store)?;
             self.read(move |connection| {
-                let Some(part) = find_part(connection, &store.name, &scope)? else {
+                // Hundreds of rows are read: they are of one moment, and the file is locked once.
+                let moment = connection.unchecked_transaction()?;
+                let Some(part) = find_part(&moment, &store.name, &scope)? else {
                     return Ok(Found::default());
                 };
                 let search = Search {
@@ -163,7 +165,7 @@ impl Memory for SqliteMemory {
                     vectors: &vectors,
                     words: &words,
                 };
-                search.run(connection, &ask.query, ask.vector.as_ref())
+                search.run(&moment, &ask.query, ask.vector.as_ref())
             })
             .await
         })
