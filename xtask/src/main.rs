@@ -33,7 +33,8 @@ usage: cargo xtask COMMAND
   footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
   sim     play the deterministic simulation, each seed twice: [--seeds N | --hours H] [--from N]
   soak    run long loads and faults that CI leaves out or runs in a small form:
-          [channels [WORD…] | doors | swarm [--tasks N] [--workers N] (network namespaces: needs root)]
+          [channels [WORD…] | doors | memory [--turns N] | hosts [--minutes N] [--conversations N]
+           | swarm [--tasks N] [--workers N] (network namespaces: needs root)]
   bench   measure the shipped program on this machine: [--quick] [--format json] [--only WORDS]
           [--most ENTRIES] [--profile NAME] [--program PATH] [--wasm]
 ";

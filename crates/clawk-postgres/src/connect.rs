@@ -341,6 +341,7 @@ fn check(config: &Config, options: &Options) -> Result<(), SetupError> {
 /// What every connection begins with.
 fn begin(options: &Options) -> String {
     let limit = options.operation_timeout.as_millis();
+    let idle = options.idle_timeout.map(|time| time.as_millis().max(1));
     // A commit that is told is on the disk, and on the synchronous standby's, whatever the server's default says. `search_path` is set
     // last so that an earlier setting can't name a function of ours.
     format!(
@@ -348,7 +349,7 @@ fn begin(options: &Options) -> String {
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply'); \
          SET plan_cache_mode = force_custom_plan; SET TimeZone = 'UTC'; SET client_min_messages = warning; \
          SET search_path = \"{schema}\"",
-        idle = limit.saturating_mul(2),
+        idle = idle.unwrap_or(limit.saturating_mul(2)),
         schema = options.schema,
     )
 }

@@ -76,10 +76,10 @@ impl Failure {
             Self::Away { .. } | Self::Late { .. } | Self::Unknown(_) => true,
             Self::Database(error) => match error.code() {
                 None => true,
-                // The connection, a shutdown, and a server that has become a standby.
+                // The connection, a shutdown, a server that has become a standby, and a transaction that stood still for too long.
                 Some(state) => {
                     let code = state.code();
-                    code.starts_with("08") || code.starts_with("57P") || code == "25006"
+                    code.starts_with("08") || code.starts_with("57P") || ["25006", "25P03"].contains(&code)
                 }
             },
             Self::Busy { .. }

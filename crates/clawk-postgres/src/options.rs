@@ -31,6 +31,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// How long one operation may take, all its statements together.
     pub operation_timeout: Duration,
+    /// How long a transaction may stand still: a process that sleeps in one keeps no lock for longer. `None`: twice the operation's time.
+    pub idle_timeout: Option<Duration>,
     /// Use the extension `vector` where the database has it, or lets us add it.
     pub pgvector: bool,
     /// The server is asked, and never told: nothing is migrated, and a replica will do.
@@ -62,6 +64,7 @@ impl Options {
             connections: 8,
             connect_timeout: Duration::from_secs(5),
             operation_timeout: Duration::from_secs(10),
+            idle_timeout: None,
             pgvector: true,
             read_only: false,
         }

@@ -383,6 +383,7 @@ mod connected {
                 connections: given.connections,
                 connect_timeout: Duration::from_millis(given.connect_timeout_ms),
                 operation_timeout: Duration::from_millis(given.operation_timeout_ms),
+                idle_timeout: None,
                 pgvector: given.pgvector,
                 read_only: false,
             }

@@ -19,7 +19,7 @@ use clawk_store::{
 use clawk_trace::Report;
 use clawk_trace::checkpoint::{PublicKey, Signer};
 
-use super::{open_database, reader, server, wait};
+use super::{Use, open_database, opened, reader, server, wait};
 use crate::out;
 use crate::state::kept::{self, Beside};
 use crate::state::server::{Failover, Server};
@@ -413,7 +413,7 @@ pub(crate) fn serve(
         Beside::Joins => (Some(PATIENCE), Sharing::Shared),
     };
     let lock = take_lock(path)?;
-    let database = open_database(server, false)?;
+    let database = opened(server, Use::Serve)?;
     let pid = std::process::id();
     let host = server.host.clone().unwrap_or_else(|| made_up(path));
     let serving = Serving {

@@ -31,6 +31,8 @@ use crate::config::Config;
 
 /// How long a connection is waited for.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a transaction may stand still, at least.
+const IDLE: Duration = Duration::from_millis(1_500);
 /// How long one operation may take.
 const OPERATION: Duration = Duration::from_secs(15);
 
@@ -71,8 +73,19 @@ pub(super) fn of_server(error: PgStateError) -> StateError {
     StateError::Server(error.to_string())
 }
 
-/// The database of a server, for whoever serves, or for whoever only reads.
-fn database(server: &Server, read_only: bool) -> Result<Database> {
+/// What is done with a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It is only read.
+    Read,
+    /// It is written, by whoever has it alone.
+    Write,
+    /// It is served, beside others.
+    Serve,
+}
+
+fn database(server: &Server, what: Use) -> Result<Database> {
+    let read_only = what == Use::Read;
     let url = match (&server.read_url, read_only) {
         (Some(url), true) => url,
         _ => &server.url,
@@ -89,6 +102,9 @@ fn database(server: &Server, read_only: bool) -> Result<Database> {
         connections: server.pool,
         connect_timeout: CONNECT,
         operation_timeout: OPERATION,
+        // A host that is put to sleep in the middle of a commit holds up the others for less than its lease.
+        idle_timeout: (what == Use::Serve)
+            .then(|| (Duration::from_millis(server.lease_ms) * 2 / 3).max(IDLE)),
         pgvector: !read_only,
         read_only,
         url: Secret::new("[state] url", url.as_str()),
@@ -201,5 +217,9 @@ fn server(dir: &Path) -> Result<Option<Server>, StateError> {
 }
 
 fn open_database(server: &Server, read_only: bool) -> Result<Database, StateError> {
-    database(server, read_only).map_err(|error| StateError::Server(format!("{error:#}")))
+    opened(server, if read_only { Use::Read } else { Use::Write })
+}
+
+fn opened(server: &Server, what: Use) -> Result<Database, StateError> {
+    database(server, what).map_err(|error| StateError::Server(format!("{error:#}")))
 }

@@ -78,6 +78,8 @@ struct Run {
     /// The conversation of each session.
     sessions: BTreeMap<String, u32>,
     times: BTreeMap<&'static str, Vec<u128>>,
+    /// Messages whose answer is that the state was away.
+    failed: u32,
 }
 
 impl Run {
@@ -106,6 +108,7 @@ impl Run {
             places: BTreeMap::new(),
             sessions: BTreeMap::new(),
             times: BTreeMap::new(),
+            failed: 0,
         }
     }
 
@@ -173,6 +176,13 @@ impl Run {
                 self.places.insert(id, session.to_owned());
                 self.sessions.insert(session.to_owned(), conversation);
             }
+            return true;
+        }
+        // A turn that waited for the state for too long says so: an answer, too, and the only one.
+        if let Some(why) = answer["result"]["reason"].as_str() {
+            assert!(why.contains("the state can't be reached"), "{answer}");
+            self.answers.entry(id).or_default().insert(why.to_owned());
+            self.failed += 1;
             return true;
         }
         let reason = &answer["error"]["data"]["reason"];
@@ -268,10 +278,11 @@ impl Run {
     fn print(&mut self, took: Duration) {
         let counts = self.counter.counts();
         println!(
-            "{} messages in {} conversations, {} answered, {} effects, in {} s",
+            "{} messages in {} conversations, {} answered ({} of them: the state was away), {} effects, in {} s",
             self.next,
             self.sessions.len(),
             self.answers.len(),
+            self.failed,
             counts.len(),
             took.as_secs()
         );

@@ -1,6 +1,6 @@
 //! What a lost host left is taken up before anybody goes on with its sessions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Database, Host, agent, holds, until};
 use crate::counter::Counter;
@@ -95,5 +95,40 @@ fn the_same_message_at_two_hosts_at_the_same_moment_is_taken_once() {
         "{:?}",
         counter.counts()
     );
+    holds(&agent, &database);
+}
+
+#[test]
+fn a_host_that_sleeps_in_the_middle_of_a_commit_does_not_hold_up_the_others_for_long() {
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = agent(&database, &counter);
+    let (mut first, mut second) = (Host::start(&agent, "a"), Host::start(&agent, "b"));
+    second.order(1);
+    assert!(second.answer(1).get("result").is_some());
+    // The only one that is at work: a transaction that stands still is its own.
+    let standing = "SELECT count(*) FROM pg_stat_activity a JOIN pg_locks l USING (pid) \
+        WHERE a.state = 'idle in transaction' AND l.relation = 'tested.journal'::regclass AND l.mode = 'RowShareLock'";
+    let mut next = 100;
+    until("it sleeps in a commit", || {
+        for _ in 0..30 {
+            next += 1;
+            first.order(next);
+        }
+        first.signal("STOP");
+        let one = database.sql(standing);
+        std::thread::sleep(Duration::from_millis(50));
+        if one != "0" && database.sql(standing) != "0" {
+            return true;
+        }
+        first.signal("CONT");
+        false
+    });
+    let began = Instant::now();
+    second.order(2);
+    let answer = second.answer(2);
+    println!("answered after {} ms", began.elapsed().as_millis());
+    assert!(answer.get("result").is_some(), "{answer}");
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+    first.signal("CONT");
     holds(&agent, &database);
 }
