@@ -130,8 +130,8 @@ fn retrieval_by_words_by_vectors_and_by_both() {
     let until = Instant::now() + VECTORS;
     for store in ["model-alone", "model-hybrid"] {
         for line in &set {
-            // By words alone it would have half of the points.
-            while score(&mut server, store, line[0]) < 0.9 {
+            // By words alone it has half of the points at most.
+            while score(&mut server, store, line[0]) < 0.6 {
                 assert!(Instant::now() < until, "{store}: no vector for `{}`", line[0]);
                 std::thread::sleep(Duration::from_millis(200));
             }

@@ -98,7 +98,7 @@ fn say(server: &mut Server, conversation: &str, n: usize, words: &str) -> String
     answer["result"]["session_id"].as_str().unwrap().to_owned()
 }
 
-/// Waits until each fact has its vector: its own text is first by words and by vectors then, which no entry without a vector is.
+/// Waits until each fact has its vector: by words alone, its own text has half of the points at most.
 fn embedded(server: &mut Server, facts: &[Fact]) {
     let until = Instant::now() + VECTORS;
     for (fact, _, _) in facts {
@@ -110,7 +110,7 @@ fn embedded(server: &mut Server, facts: &[Fact]) {
                 &json!({ "store": "notes", "query": query, "context": context }),
             );
             let first = &found["result"]["entries"][0];
-            if first["content"] == *fact && first["score"].as_f64() > Some(0.9) {
+            if first["content"] == *fact && first["score"].as_f64() > Some(0.6) {
                 break;
             }
             assert!(Instant::now() < until, "no vector for `{fact}`: {found}");
