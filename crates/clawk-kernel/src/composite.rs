@@ -96,7 +96,7 @@ async fn inner(
     base.extend(taint::through(&files.marked));
     let saver = Saver::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
     let started_us = calls.clock().monotonic_us();
-    let mut joined = Joined::new(Arc::new(skill.clone()), started_us, planned).from_the_start();
+    let mut joined = Joined::new(Arc::new(skill.clone()), started_us, planned).since_the_start();
     joined.repaired = repaired;
     let provider = calls.models.primary();
     let window = crate::drive::window(calls, provider);

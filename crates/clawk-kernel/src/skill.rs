@@ -287,7 +287,7 @@ impl Joined {
     }
 
     /// The same where the whole turn is the skill's: its first question to the model counts, too.
-    pub(crate) fn from_the_start(mut self) -> Self {
+    pub(crate) fn since_the_start(mut self) -> Self {
         self.since = Some((0, 0));
         self
     }

@@ -68,7 +68,12 @@ fn tree(root: &Path) -> Tree {
             modified: (meta.mtime(), meta.mtime_nsec()),
             content: fnv(&content),
             size: content.len(),
-            same_as: first.entry(meta.ino()).or_insert_with(|| path.clone()).clone(),
+            // A symbolic link can't be changed, so it makes no difference whether two of them are one.
+            same_as: if meta.is_symlink() {
+                path.clone()
+            } else {
+                first.entry(meta.ino()).or_insert_with(|| path.clone()).clone()
+            },
         };
         (path, stands)
     };
