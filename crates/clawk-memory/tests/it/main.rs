@@ -1,10 +1,6 @@
 //! Stores in folders, as they lie on the disk; the contract of the port runs in `clawk-store`.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "tests: a panic is how they fail, and they start the server that they need"
-)]
+#![expect(clippy::unwrap_used, reason = "tests: a panic is how they fail")]
 
 mod attacks;
 mod custom;
