@@ -195,11 +195,7 @@ async fn once(
     cancel: &CancellationToken,
 ) -> Result<Result<Completion, ProviderError>, NoAnswer> {
     let Some(provider) = models.providers.get(&spec.name).map(Arc::clone) else {
-        return Ok(Err(fault(
-            FaultKind::Rejected,
-            format!("provider `{}` is not connected", spec.name),
-            None,
-        )));
+        return Ok(Err(absent(spec)));
     };
     let bytes = canonical(request);
     // The bound on output, still 0 here, will usually have four digits.
@@ -266,6 +262,11 @@ async fn once(
         Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
         outcome => Ok(outcome),
     }
+}
+
+fn absent(spec: &Spec) -> ProviderError {
+    let message = format!("provider `{}` is not connected", spec.name);
+    fault(FaultKind::Rejected, message, None)
 }
 
 /// `requests_per_minute`: room comes in so many milliseconds.
