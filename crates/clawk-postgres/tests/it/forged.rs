@@ -32,6 +32,7 @@ async fn refusal(server: &Server, store: &Store, query: StoreQuery) -> String {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one list of attacks on the same rows")]
 async fn sealed_rows_that_were_moved_swapped_or_replaced_are_noticed() {
     let server = Server::start();
     let notes = store(json!({"type": "semantic", "name": "notes", "encryption": true}));
