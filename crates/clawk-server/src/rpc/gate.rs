@@ -55,6 +55,8 @@ pub(super) fn extension<'a>(
     // The same order as for the others: the phase first, then the rights.
     admit(phase, rights, Method::Status.name())?;
     match phase {
+        // It begins anew in a moment: nobody has shut it down.
+        Phase::Running(run) if run.kernel.goes_on() => Err(error::state_unavailable()),
         Phase::Running(run) if run.kernel.status().state != LifecycleState::Stopped => {
             if rights.may(scope) {
                 Ok(run)

@@ -78,7 +78,15 @@ fn the_same_message_at_two_hosts_at_the_same_moment_is_taken_once() {
     }
     for n in 0..MESSAGES {
         for host in [&mut first, &mut second] {
-            let answer = host.answer(200 + n);
+            let mut answer = host.answer(200 + n);
+            // On a very busy machine a host may lose its sessions.
+            while ["session_moved", "state_unavailable"]
+                .contains(&answer["error"]["data"]["reason"].as_str().unwrap_or_default())
+            {
+                std::thread::sleep(Duration::from_millis(100));
+                host.say(200 + n, &talk(n), &format!("n{n}"));
+                answer = host.answer(200 + n);
+            }
             assert_eq!(
                 answer["result"]["parts"][0]["text"],
                 format!("Done n{n}."),
