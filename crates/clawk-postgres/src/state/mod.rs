@@ -183,6 +183,21 @@ struct Inner {
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// Whether a failover keeps what is acknowledged, where that is asked for.
+///
+/// # Errors
+/// It may not, or the server is away.
+async fn protected(database: &Database, serving: &Serving) -> Result<(), PgStateError> {
+    database.read(async |_| Ok(())).await?;
+    match database.unprotected() {
+        Some(why) if serving.synchronous => Err(PgStateError::Database(format!(
+            "{why}, and two servers may take writes: set `synchronous_standby_names` there, name one server, or accept it with \
+             `failover = \"asynchronous\"` in `[state]`"
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
 impl PgState {
     /// Takes the lease, makes or migrates the tables, and verifies what is new in every chain. What is not sealed with the key yet is
     /// sealed before this returns, while no other host serves the state. `patience`: how long another host's
@@ -204,16 +219,7 @@ impl PgState {
                 MAX_LEASE.as_millis()
             )));
         }
-        database.read(async |_| Ok(())).await?;
-        match database.unprotected() {
-            Some(why) if serving.synchronous => {
-                return Err(PgStateError::Database(format!(
-                    "{why}, and two servers may take writes: set `synchronous_standby_names` there, name one server, or accept it with \
-                     `failover = \"asynchronous\"` in `[state]`"
-                )));
-            }
-            Some(_) | None => {}
-        }
+        protected(&database, &serving).await?;
         let first = seal::owned(&database, &serving).await?;
         if first.due {
             seal::everything(&database, &serving, &first, patience).await?;

@@ -455,9 +455,9 @@ fn told(edge: &Edge) -> std::io::Result<()> {
     let (from, to) = (out::harmless(&edge.from), out::harmless(&edge.to));
     // The run itself gives the head its task.
     if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
-        return Ok(out::line(&format!("the task goes to {to}"))?);
+        return out::line(&format!("the task goes to {to}"));
     }
-    Ok(out::line(&format!("{from} {} {to}", word(edge.kind)))?)
+    out::line(&format!("{from} {} {to}", word(edge.kind)))
 }
 
 fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<ExitCode> {
