@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
-use clawk_manifest::model::StoreType;
+use clawk_manifest::model::{StoreBackend, StoreType};
 use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
 use clawk_recall::way;
 use clawk_recall::words::{self, Term};
@@ -136,9 +136,10 @@ impl Search<'_> {
         Ok(ranked)
     }
 
-    /// What compares vectors on the server; nothing, where it sees none.
+    /// What compares vectors on the server, where the store asks for it: a scan in this process is a hundred times as fast.
     fn extension(&self) -> Option<&str> {
-        self.tx.vector().filter(|_| !self.store.encryption)
+        let asked = self.store.backend == Some(StoreBackend::Pgvector) && !self.store.encryption;
+        self.tx.vector().filter(|_| asked)
     }
 
     async fn there(&self, ranked: &[(i64, f64)]) -> Result<usize, Failure> {

@@ -164,6 +164,11 @@ async fn pgvector_is_used_where_it_is_and_asked_for_by_name_where_it_must_be() {
     let with = memory(options(&server));
     let compared = found(&with, &must, question()).await.unwrap();
     assert!(!compared.compared_here);
+    let unasked = found(&with, &plain, question()).await.unwrap();
+    assert!(
+        unasked.compared_here,
+        "a store that does not ask for the extension is scanned here"
+    );
     assert_eq!(
         server.sql("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"),
         "1"

@@ -21,9 +21,7 @@ const OUTBOX: &str = "claw.team.hand.outbox";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
-    #[cfg(feature = "nats")]
     Nats,
-    #[cfg(feature = "redis")]
     Redis,
 }
 
@@ -49,13 +47,11 @@ impl Bus {
         let at = port.to_string();
         let mut command = match kind {
             Kind::File => return bus,
-            #[cfg(feature = "nats")]
             Kind::Nats => {
                 let mut command = Command::new(parts::part("nats/bin/nats-server"));
                 command.args(["-a", "127.0.0.1", "-p", &at, "-js", "-sd"]);
                 command
             }
-            #[cfg(feature = "redis")]
             Kind::Redis => {
                 let mut command = Command::new("redis-server");
                 command.args(["--port", &at, "--bind", "127.0.0.1", "--save", "", "--dir"]);
@@ -80,9 +76,7 @@ impl Bus {
     fn backend(&self) -> &'static str {
         match self.kind {
             Kind::File => "sqlite-wal",
-            #[cfg(feature = "nats")]
             Kind::Nats => "nats",
-            #[cfg(feature = "redis")]
             Kind::Redis => "redis",
         }
     }
@@ -90,9 +84,7 @@ impl Bus {
     fn url(&self) -> String {
         match self.kind {
             Kind::File => self.folder.path().join("bus.db").display().to_string(),
-            #[cfg(feature = "nats")]
             Kind::Nats => format!("nats://127.0.0.1:{}", self.port),
-            #[cfg(feature = "redis")]
             Kind::Redis => format!("redis://127.0.0.1:{}", self.port),
         }
     }
@@ -100,9 +92,7 @@ impl Bus {
     fn forger(&self, words: &[&str], input: &str) -> Vec<(String, Option<String>)> {
         let (kind, place) = match self.kind {
             Kind::File => ("file", self.url()),
-            #[cfg(feature = "nats")]
             Kind::Nats => ("nats", self.port.to_string()),
-            #[cfg(feature = "redis")]
             Kind::Redis => ("redis", self.port.to_string()),
         };
         let mut command = Command::new(parts::part("nats/bin/python"));
@@ -330,13 +320,11 @@ fn who_writes_to_a_file_of_a_swarm_changes_and_stops_nothing() {
     who_writes_to_the_bus_changes_and_stops_nothing(Kind::File);
 }
 
-#[cfg(feature = "nats")]
 #[test]
 fn who_writes_to_nats_changes_and_stops_nothing() {
     who_writes_to_the_bus_changes_and_stops_nothing(Kind::Nats);
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn who_writes_to_redis_changes_and_stops_nothing() {
     who_writes_to_the_bus_changes_and_stops_nothing(Kind::Redis);
@@ -372,9 +360,7 @@ fn what_a_report_orders_is_not_done(kind: Kind) {
 #[test]
 fn what_a_report_orders_is_not_done_over_any_bus() {
     what_a_report_orders_is_not_done(Kind::File);
-    #[cfg(feature = "nats")]
     what_a_report_orders_is_not_done(Kind::Nats);
-    #[cfg(feature = "redis")]
     what_a_report_orders_is_not_done(Kind::Redis);
 }
 
@@ -413,7 +399,6 @@ fn a_task_at_which_hosts_die_is_given_out_five_times() {
 }
 
 /// A full box of dead letters takes no more, and what is good goes on.
-#[cfg(feature = "nats")]
 #[test]
 fn a_full_box_of_dead_letters_stops_nobody() {
     let bus = Bus::start(Kind::Nats);
@@ -434,7 +419,6 @@ fn a_full_box_of_dead_letters_stops_nobody() {
 }
 
 /// A task and a report that are longer than the broker takes: each ends its task at once, and nobody is kept busy by it.
-#[cfg(feature = "nats")]
 #[test]
 fn what_is_longer_than_the_broker_takes_is_reported_at_once() {
     let bus = Bus::start(Kind::Nats);
@@ -478,7 +462,6 @@ fn what_is_longer_than_the_broker_takes_is_reported_at_once() {
 
 /// A host took twelve tasks, works on eleven and has forgotten the last one: another host takes that one up, although the others are
 /// before it in the list and are held.
-#[cfg(feature = "redis")]
 #[test]
 fn a_forgotten_task_behind_busy_ones_is_taken_up() {
     let bus = Bus::start(Kind::Redis);

@@ -38,6 +38,7 @@ mod governed;
 mod guest_http;
 mod guide;
 mod hostile;
+#[cfg(all(feature = "nats", feature = "redis"))]
 mod hostile_bus;
 mod hostile_peer;
 #[cfg(feature = "nats")]
