@@ -108,7 +108,7 @@ pub(crate) fn cut(text: &str, bytes: usize) -> (&str, bool) {
     (text.get(..end).unwrap_or_default(), end < text.len())
 }
 
-/// An [`ErrorKind`]'s words without the number of the system's error.
+/// An `ErrorKind`'s words without the number of the system's error.
 pub(crate) fn plainly(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
