@@ -61,7 +61,16 @@ pub(super) fn wait<T: Send + 'static>(
     runtime()?.spawn(async move {
         let _gone = send.send(work.await); // silent-ok: whoever asked has ended
     });
-    match receive.recv() {
+    // A worker of the agent's own runtime gives its tasks to another thread meanwhile: what is waited for may need one of them, such as
+    // the one that lets this host join again after it lost its run.
+    let on_worker = tokio::runtime::Handle::try_current()
+        .is_ok_and(|agents| agents.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread);
+    let done = if on_worker {
+        tokio::task::block_in_place(|| receive.recv())
+    } else {
+        receive.recv()
+    };
+    match done {
         Ok(done) => done.map_err(of_server),
         Err(_) => Err(StateError::Server(
             "the work on PostgreSQL ended by itself".to_owned(),
