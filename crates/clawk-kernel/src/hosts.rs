@@ -48,7 +48,7 @@ pub(crate) struct Hosts {
     obeying: Mutex<HashSet<Uuid>>,
     /// Sessions that were taken over, and when.
     taken: Mutex<Vec<(SessionId, Instant)>>,
-    /// Held while sessions are taken from other hosts, until what was left in them is taken up: nobody opens one in between.
+    /// Locked from the taking of another host's sessions until their unfinished work is settled. Nobody opens one of them before that.
     gate: tokio::sync::Mutex<()>,
 }
 

@@ -74,7 +74,7 @@ struct Fields {
     fork: Option<ForkPoint>,
     #[serde(default)]
     token_usage: u64,
-    /// A report of a task that nobody here has given.
+    /// The report is about a task that this agent did not give.
     orphan: Option<bool>,
     state: Option<serde_json::Value>,
     cost_microusd: Option<u64>,

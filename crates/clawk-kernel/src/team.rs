@@ -118,7 +118,7 @@ struct Inner {
     replies: HashMap<(TaskId, TaskId), oneshot::Sender<TaskResult>>,
     /// Who waits for a run.
     ends: HashMap<TaskId, Vec<oneshot::Sender<RunResult>>>,
-    /// Runs that the coordinator has ended, and whose end is not durable yet: nobody can read it in the journal.
+    /// Runs that have ended, but whose end is not in the journal yet.
     ending: HashSet<TaskId>,
     members: HashMap<TaskId, Arc<Member>>,
     inboxes: BTreeMap<String, VecDeque<String>>,

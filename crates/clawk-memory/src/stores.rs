@@ -60,8 +60,8 @@ impl Stores {
         self
     }
 
-    /// For a dry run, which works on a copy of the state: stores on servers and in folders that the manifest names are read as ever,
-    /// and whatever would change them changes nothing.
+    /// For a dry run, which works on a copy of the state: stores on servers and in folders outside of the state are read, and never
+    /// changed.
     #[must_use]
     pub const fn untouched_outside(mut self, untouched: bool) -> Self {
         self.untouched = untouched;

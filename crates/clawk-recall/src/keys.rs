@@ -180,7 +180,7 @@ impl Seals {
     /// Bytes as they are stored: sealed for this place, where anything is sealed.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The system gives no random bytes.
     pub fn closed_at(&self, place: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
         let vault = self.vault.as_ref();
         vault.map(|vault| vault.seal(place, bytes)).transpose()
@@ -189,7 +189,7 @@ impl Seals {
     /// Content as it is stored: sealed, where anything is.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The system gives no random bytes.
     pub fn closed(&self, digest: Digest, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
         self.closed_at(&place_of(digest), bytes)
     }

@@ -142,7 +142,7 @@ impl Vault {
     /// The bytes, sealed for this place and for no other.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The system gives no random bytes.
     pub fn seal(&self, place: &str, bytes: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|error| SealError::Random(error.to_string()))?;
@@ -187,7 +187,7 @@ impl Vault {
     /// Text, sealed for this place.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The system gives no random bytes.
     pub fn seal_text(&self, place: &str, text: &str) -> Result<String, SealError> {
         let sealed = self.seal(place, text.as_bytes())?;
         let mut all = String::with_capacity(1 + sealed.len().div_ceil(3) * 4);

@@ -239,8 +239,9 @@ impl Shared {
                 && (new > 0 || behind)
                 && last.elapsed() >= Duration::from_secs(every_seconds);
             if by_count || by_time || failed || ends {
+                let sealed = self.seal(&mut signer).await;
                 last = Instant::now();
-                match self.seal(&mut signer).await {
+                match sealed {
                     Ok(()) => (signed, behind, new, failed) = (entries, false, 0, false),
                     Err(error) => {
                         failed = true;

@@ -18,22 +18,29 @@ use crate::start;
 /// Looks until the agent begins to end.
 pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     while !hosts.shared.is_lost() {
-        {
-            let _alone = hosts.gate.lock().await;
-            match hosts.shared.take_over().await {
-                Ok(taken) if !taken.is_empty() => {
-                    if let Err(error) = take_up(&agent.sessions, hosts, taken).await {
-                        tracing::error!(%error, "sessions of a lost host could not be taken up; they are looked at again");
-                        tokio::time::sleep(LOOK).await;
-                    }
-                    continue; // there may be more
-                }
-                Ok(_) => {}
-                Err(error) => tracing::debug!(%error, "lost hosts can't be looked for"),
-            }
+        if !taken_some(agent, hosts).await {
+            give_back(agent, hosts);
+            tokio::time::sleep(LOOK).await;
         }
-        give_back(agent, hosts);
-        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Takes over sessions of lost hosts. Whether there were some: there may be more.
+async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> bool {
+    let _alone = hosts.gate.lock().await;
+    match hosts.shared.take_over().await {
+        Ok(taken) if taken.is_empty() => false,
+        Ok(taken) => {
+            let done = take_up(&agent.sessions, hosts, taken).await;
+            if let Err(error) = &done {
+                tracing::error!(%error, "sessions of a lost host could not be taken up; they are looked at again");
+            }
+            done.is_ok()
+        }
+        Err(error) => {
+            tracing::debug!(%error, "lost hosts can't be looked for");
+            false
+        }
     }
 }
 

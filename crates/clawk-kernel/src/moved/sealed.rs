@@ -7,7 +7,6 @@ use clawk_proto::Digest;
 use clawk_recall::entry::Mark;
 use clawk_recall::keys::{Keys, Seals, proof_of};
 use clawk_recall::seal::{Bundle, Vault, is_sealed, is_sealed_text};
-use serde_json::Value;
 
 use super::{CONTENTS, Cell, MEMORY, Row, Table, VECTORS};
 
@@ -34,6 +33,65 @@ pub struct Carrier {
 
 fn failed(error: impl std::fmt::Display) -> String {
     format!("what is encrypted can't be moved: {error}")
+}
+
+fn misshapen(what: &str) -> String {
+    failed(format!("{what} has other columns than it should"))
+}
+
+/// The cells of an entry, in the columns of [`MEMORY`].
+struct EntryCells<'a> {
+    part: i64,
+    id: &'a str,
+    key: &'a mut Cell,
+    content: &'a mut String,
+    metadata: &'a mut Cell,
+    mark: &'a mut Cell,
+}
+
+impl<'a> EntryCells<'a> {
+    /// Of this row. A row that is something else must not go on its way unsealed.
+    fn of(row: &'a mut Row) -> Result<Self, String> {
+        match row.as_mut_slice() {
+            [
+                _,
+                Cell::Int(part),
+                Cell::Text(id),
+                key,
+                Cell::Text(content),
+                metadata,
+                _,
+                mark,
+                ..,
+            ] => Ok(Self {
+                part: *part,
+                id,
+                key,
+                content,
+                metadata,
+                mark,
+            }),
+            _ => Err(misshapen("an entry")),
+        }
+    }
+}
+
+/// The number of a vector's entry, its part, and its bytes.
+fn vector(row: &mut Row) -> Result<(i64, i64, &mut Vec<u8>), String> {
+    match row.as_mut_slice() {
+        [Cell::Int(n), Cell::Int(part), .., Cell::Bytes(bytes)] => Ok((*n, *part, bytes)),
+        _ => Err(misshapen("a vector")),
+    }
+}
+
+/// A content and its digest.
+fn content(row: &mut Row) -> Result<(Digest, &mut Vec<u8>), String> {
+    let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_mut_slice() else {
+        return Err(misshapen("a content"));
+    };
+    let digest = <[u8; 32]>::try_from(digest.as_slice());
+    let digest = digest.map_err(|_| failed("a content has no valid digest"))?; // silent-ok: its length is the whole cause
+    Ok((Digest(digest), bytes))
 }
 
 impl Carrier {
@@ -72,7 +130,7 @@ impl Carrier {
     /// A proof of the key for each encrypted store, by name.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The system gives no random bytes.
     pub fn proofs(&self) -> Result<Vec<(String, Vec<u8>)>, String> {
         let Some(vault) = self.seals.vault() else {
             return Ok(Vec::new());
@@ -101,72 +159,53 @@ impl Carrier {
     }
 
     fn open_entry(&self, row: &mut Row) -> Result<(), String> {
-        let [
-            _,
-            Cell::Int(part),
-            Cell::Text(id),
-            key,
-            content,
-            metadata,
-            _,
-            mark,
-            ..,
-        ] = row.as_mut_slice()
-        else {
-            return Ok(());
-        };
-        let Cell::Text(sealed) = &*content else {
-            return Ok(());
-        };
-        if !is_sealed_text(sealed) {
+        let entry = EntryCells::of(row)?;
+        if !is_sealed_text(entry.content) {
             return Ok(());
         }
         let vault = self.seals.known().map_err(failed)?;
         let opened = vault
-            .open_text(&(self.place)(*part, id), sealed)
-            .map_err(failed)?;
-        let bundle: Bundle = serde_json::from_str(&opened.unwrap_or_default()).map_err(failed)?;
-        *key = bundle.key.map_or(Cell::Null, Cell::Text);
-        *content = Cell::Text(bundle.content.to_string());
-        *metadata = bundle
+            .open_text(&(self.place)(entry.part, entry.id), entry.content)
+            .map_err(failed)?
+            .ok_or_else(|| failed("an entry can't be opened"))?;
+        let bundle: Bundle = serde_json::from_str(&opened).map_err(failed)?;
+        *entry.key = bundle.key.map_or(Cell::Null, Cell::Text);
+        *entry.content = bundle.content.to_string();
+        *entry.metadata = bundle
             .metadata
             .map_or(Cell::Null, |about| Cell::Text(about.to_string()));
-        *mark = Cell::Text(serde_json::to_string(&bundle.mark).map_err(failed)?);
+        *entry.mark = Cell::Text(serde_json::to_string(&bundle.mark).map_err(failed)?);
         Ok(())
     }
 
     fn open_vector(&self, row: &mut Row) -> Result<(), String> {
-        if let [Cell::Int(n), .., Cell::Bytes(bytes)] = row.as_mut_slice()
-            && is_sealed(bytes)
-        {
+        let (n, _, bytes) = vector(row)?;
+        if is_sealed(bytes) {
             let vault = self.seals.known().map_err(failed)?;
             let opened = vault.open(&format!("vector/{n}"), bytes).map_err(failed)?;
-            *bytes = opened.unwrap_or_default();
+            *bytes = opened.ok_or_else(|| failed("a vector can't be opened"))?;
         }
         Ok(())
     }
 
     fn open_content(&self, row: &mut Row) -> Result<(), String> {
-        if let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_mut_slice()
-            && let Ok(digest) = <[u8; 32]>::try_from(digest.as_slice()).map(Digest)
-        {
-            let opened = self.seals.opened(digest, std::mem::take(bytes));
-            *bytes = opened.map_err(failed)?;
-        }
+        let (digest, bytes) = content(row)?;
+        let opened = self.seals.opened(digest, std::mem::take(bytes));
+        *bytes = opened.map_err(failed)?;
         Ok(())
     }
 
     /// Rows as they are written: sealed, where their store is encrypted. Parts have to come before what belongs to them.
     ///
     /// # Errors
-    /// There are no random bytes, or an entry is not what it should be.
+    /// The system gives no random bytes, or a row has other columns than it should.
     pub fn close(&mut self, table: &Table, rows: &mut [Row]) -> Result<(), String> {
         let Some(vault) = self.seals.vault().cloned() else {
             return Ok(());
         };
         for row in rows {
             match table.name {
-                PARTS => self.part(row),
+                PARTS => self.part(row)?,
                 MEMORY | ASIDE => self.close_entry(&vault, row)?,
                 VECTORS => self.close_vector(&vault, row)?,
                 CONTENTS => self.close_content(row)?,
@@ -176,76 +215,110 @@ impl Carrier {
         Ok(())
     }
 
-    fn part(&mut self, row: &Row) {
-        if let [Cell::Int(part), Cell::Text(store), ..] = row.as_slice()
-            && self.seals.holds(store)
-        {
+    fn part(&mut self, row: &Row) -> Result<(), String> {
+        let [Cell::Int(part), Cell::Text(store), ..] = row.as_slice() else {
+            return Err(misshapen("a scope"));
+        };
+        if self.seals.holds(store) {
             self.parts.insert(*part);
             self.stores.insert(*part, store.clone());
         }
+        Ok(())
     }
 
     fn close_entry(&self, vault: &Vault, row: &mut Row) -> Result<(), String> {
-        let [
-            _,
-            Cell::Int(part),
-            Cell::Text(id),
-            key,
-            content,
-            metadata,
-            _,
-            mark,
-            ..,
-        ] = row.as_mut_slice()
-        else {
-            return Ok(());
-        };
-        if !self.parts.contains(part) {
+        let entry = EntryCells::of(row)?;
+        if !self.parts.contains(&entry.part) {
             return Ok(());
         }
         let text = |cell: &Cell| match cell {
             Cell::Text(text) => Some(text.clone()),
             Cell::Null | Cell::Int(_) | Cell::Bytes(_) => None,
         };
-        let said = text(content).unwrap_or_default();
-        let about = text(metadata).map(|about| serde_json::from_str(&about));
+        let about = text(entry.metadata).map(|about| serde_json::from_str(&about));
         let bundle = Bundle {
-            key: text(key),
+            key: text(entry.key),
             // silent-ok: of an earlier version, which kept plain text
-            content: serde_json::from_str(&said).unwrap_or(Value::String(said)),
+            content: serde_json::from_str(entry.content).unwrap_or_else(|_| entry.content.as_str().into()),
             metadata: about.transpose().map_err(failed)?,
             // A mark that can't be read says nothing good of the entry.
-            mark: text(mark)
+            mark: text(entry.mark)
                 .and_then(|mark| serde_json::from_str(&mark).ok()) // silent-ok: untrusted then
                 .unwrap_or_else(|| Mark {
                     untrusted: true,
                     ..Mark::default()
                 }),
         };
-        let sealed = vault.seal_text(&(self.place)(*part, id), &bundle.text());
-        *content = Cell::Text(sealed.map_err(failed)?);
-        *key = bundle.key.map_or(Cell::Null, |key| Cell::Text(vault.name(&key)));
-        *metadata = Cell::Null;
-        *mark = self.unmarked.clone();
+        let sealed = vault.seal_text(&(self.place)(entry.part, entry.id), &bundle.text());
+        *entry.content = sealed.map_err(failed)?;
+        *entry.key = bundle.key.map_or(Cell::Null, |key| Cell::Text(vault.name(&key)));
+        *entry.metadata = Cell::Null;
+        *entry.mark = self.unmarked.clone();
         Ok(())
     }
 
     fn close_vector(&self, vault: &Vault, row: &mut Row) -> Result<(), String> {
-        if let [Cell::Int(n), Cell::Int(part), .., Cell::Bytes(bytes)] = row.as_mut_slice()
-            && self.parts.contains(part)
-        {
+        let (n, part, bytes) = vector(row)?;
+        if self.parts.contains(&part) {
             *bytes = vault.seal(&format!("vector/{n}"), bytes).map_err(failed)?;
         }
         Ok(())
     }
 
     fn close_content(&self, row: &mut Row) -> Result<(), String> {
-        if let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_mut_slice()
-            && let Ok(digest) = <[u8; 32]>::try_from(digest.as_slice()).map(Digest)
-            && let Some(sealed) = self.seals.closed(digest, bytes).map_err(failed)?
-        {
+        let (digest, bytes) = content(row)?;
+        if let Some(sealed) = self.seals.closed(digest, bytes).map_err(failed)? {
             *bytes = sealed;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_recall::seal::Key;
+
+    use super::*;
+    use crate::moved::TABLES;
+
+    fn table(name: &str) -> &'static Table {
+        TABLES.iter().find(|table| table.name == name).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_shaped_as_it_should_be_does_not_cross_in_plain_text() {
+        let vault = Vault::new(Key::from_hex(&"a".repeat(64)).unwrap());
+        let seals = Seals::new(vault, BTreeSet::from(["secret".to_owned()]));
+        let mut carrier = Carrier::new(seals, |part, id| format!("{part}/{id}"), Cell::Null);
+        let text = |text: &str| Cell::Text(text.to_owned());
+        let part = vec![Cell::Int(1), text("secret"), text(""), Cell::Int(1)];
+        carrier.close(table(PARTS), &mut [part]).unwrap();
+        let whole = vec![
+            Cell::Int(1),
+            Cell::Int(1),
+            text("id"),
+            Cell::Null,
+            text("\"planted\""),
+            Cell::Null,
+            Cell::Int(0),
+            text("{}"),
+            Cell::Int(0),
+        ];
+        let mut rows = [whole.clone()];
+        carrier.close(table(MEMORY), &mut rows).unwrap();
+        assert!(!format!("{rows:?}").contains("planted"), "{rows:?}");
+        let mut moved = whole;
+        moved.remove(3);
+        for (name, row) in [
+            (MEMORY, moved),
+            (VECTORS, vec![Cell::Int(1), Cell::Null, Cell::Bytes(vec![1])]),
+            (
+                CONTENTS,
+                vec![Cell::Bytes(vec![1]), Cell::Bytes(b"planted".to_vec())],
+            ),
+            (PARTS, vec![Cell::Int(2), Cell::Null]),
+        ] {
+            carrier.close(table(name), &mut [row]).unwrap_err();
+        }
     }
 }

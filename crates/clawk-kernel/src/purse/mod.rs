@@ -74,8 +74,8 @@ impl Purse {
         self.0.book.total(self.0.id)
     }
 
-    /// Counts so much less, here and above: it was assumed to be spent, and was not. What is kept over restarts (days and months of the
-    /// agent) stays as it was counted.
+    /// Takes this amount off the count, here and in the purses above: it was assumed to be spent, and was not. Purses that outlive a
+    /// restart (the agent's days and months) keep their count.
     pub(crate) fn give_back(&self, amount: Amount) {
         self.0.book.unspend(&self.0.path, amount);
     }

@@ -97,7 +97,7 @@ struct Told {
 }
 
 impl Told {
-    /// An event about a try that others work on, which is no fact of the coordinator.
+    /// Reads an event that says what was counted for a try on another host. The coordinator does not keep it.
     fn see_settled(&mut self, found: &Fields) {
         let assumed = found.state == ASSUMED;
         let Ok(task) = TaskId::parse(&found.task_id) else {

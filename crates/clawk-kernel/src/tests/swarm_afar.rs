@@ -1,15 +1,15 @@
-//! What a try that somebody else works on is counted for: never zero, never twice, whatever is lost and whenever the agent dies.
+//! What is counted for a try on another host: never nothing and never twice, whichever message is lost and whenever the agent crashes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use clawk_proto::RequestId;
-use clawk_proto::method::{DelegateContext, DelegateParams, ReportParams, Task, TaskLimits, TaskStatus};
+use clawk_proto::method::{DelegateParams, ReportParams, TaskStatus};
 use clawk_swarm::coord::Lost;
 use clawk_trace::checkpoint::PublicKey;
 use serde_json::{Value, json};
 
-use super::{agent, allow_all, id, rig, rpc};
+use super::{agent, allow_all, id, rig, rpc, swarm_slices};
 use crate::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{Door, Kernel, kind};
@@ -19,7 +19,7 @@ use crate::{Door, Kernel, kind};
 enum Act {
     /// Takes it and says nothing more.
     Keep,
-    /// Is gone; it says to have used so much, or nobody knows.
+    /// The connection is lost. The tokens that the try used; none: not known.
     Lose(Option<u64>),
     /// Reports that it used so many tokens.
     Report(u64),
@@ -140,24 +140,7 @@ fn rig_with(there: &Arc<There>) -> Rig {
 }
 
 fn task(member: &str) -> DelegateParams {
-    DelegateParams {
-        task_id: id(1001),
-        task: Task {
-            description: "count the beans".to_owned(),
-            input: None,
-        },
-        context: DelegateContext {
-            proof: None,
-            request_id: id(1),
-            swarm: "team".to_owned(),
-            member: Some(member.to_owned()),
-            report_token: None,
-            limits: Some(TaskLimits {
-                role: Some("admin".to_owned()),
-                ..TaskLimits::default()
-            }),
-        },
-    }
+    swarm_slices::task(Some(member), (None, None))
 }
 
 /// Takes a run of this agent's own: no other host gave it.

@@ -19,7 +19,10 @@ fn team() -> Value {
     spec
 }
 
-fn task(member: Option<&str>, (tokens, cost_microusd): (Option<u64>, Option<u64>)) -> DelegateParams {
+pub(super) fn task(
+    member: Option<&str>,
+    (tokens, cost_microusd): (Option<u64>, Option<u64>),
+) -> DelegateParams {
     DelegateParams {
         task_id: id(1001),
         task: Task {

@@ -127,7 +127,7 @@ fn parsed(path: &Path, number: usize, text: &str, closed: Option<&Closed>) -> io
     serde_json::from_str(opened.as_deref().unwrap_or(text)).map_err(|error| fault(error.to_string()))
 }
 
-/// A whole line without its end. Of a sealed one, nobody can tell.
+/// Whether this is a whole line that only lacks its newline. A sealed line never counts as one, because a cut can't be seen.
 fn is_line(text: &[u8]) -> bool {
     serde_json::from_slice::<Line>(text).is_ok()
 }
@@ -248,7 +248,7 @@ pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
     })
 }
 
-/// A line as it is written, with its end. `number`: it becomes this line of its file.
+/// The line as it is written, with its newline. `number`: the number that it will have in its file, from 1.
 pub(super) fn bytes(line: &Line, closed: Option<&Closed>, number: usize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_string(line)?;
     if let Some(closed) = closed {

@@ -150,7 +150,7 @@ pub(super) async fn content(
     found.map(|bytes| right(digest, bytes)).transpose()
 }
 
-/// The same as it was kept, whatever it says.
+/// The stored bytes, not compared with their digest.
 async fn stored_content(
     session: &Session,
     seals: &Seals,
@@ -434,7 +434,7 @@ impl PgReader {
             .await
     }
 
-    /// The same as it was kept, whatever it says.
+    /// The stored bytes, not compared with their digest.
     ///
     /// # Errors
     /// The database can't be read.

@@ -60,6 +60,12 @@ impl Counter {
         self.hits_lock().clone()
     }
 
+    /// Something was asked for, and nothing twice.
+    pub(crate) fn never_twice(&self) {
+        let counts = self.counts();
+        assert_eq!(counts.values().max(), Some(&1), "{counts:?}");
+    }
+
     /// How often each was asked for.
     pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use clawk_kernel::kind;
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, program, text};
+use crate::agent::{Agent, text};
 use crate::parts;
 use crate::peers::{Host, refused, reports, serving, silent_script, verified};
-use crate::swarm::{agent, events, says, scene, swarm};
+use crate::swarm::{Giving, agent, events, says, scene, swarm};
 
 const BUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/bus.py");
 const DEAD: &str = "claw.team.dead";
@@ -173,37 +173,10 @@ fn hand_says(what: &str) -> Value {
     json!({"scenes": [scene("member hand", "", says(what))]})
 }
 
-/// A run that somebody waits for; killed when dropped.
-struct Giving(Option<Child>);
-
-impl Drop for Giving {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-}
-
 impl Giving {
-    fn new(leader: &Agent) -> Self {
-        let mut command = Command::new(program());
-        command
-            .args(["swarm", "run", "claw.yaml", "do it", "--format", "json"])
-            .current_dir(leader.path(""))
-            .env_clear()
-            .envs(leader.environment())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Self(Some(command.spawn().unwrap()))
-    }
-
     /// Its result, within two minutes.
-    fn ended(mut self) -> Value {
-        let mut child = self.0.take().unwrap();
-        until("the run ends", || child.try_wait().unwrap());
-        let output = child.wait_with_output().unwrap();
+    fn ended(self) -> Value {
+        let output = self.output();
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
     }
 }

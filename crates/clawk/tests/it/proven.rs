@@ -1,13 +1,12 @@
 //! Hosts that prove their keys over a bus, and somebody who can write to the bus and has none of the keys.
 
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, text};
 use crate::peers::{Host, key_of, refused, reports, serving, silent_script, verified};
-use crate::swarm::{agent, says, scene, swarm};
+use crate::swarm::{Giving, agent, says, scene, swarm};
 
 /// Puts a message into a queue of the file, if one is given, and prints what lies in all queues.
 const BUS: &str = "import json,sqlite3,sys,time
@@ -54,33 +53,8 @@ fn lying(leader: &Agent, queue: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A run that somebody waits for; killed when dropped.
-struct Giving(Option<Child>);
-
-impl Drop for Giving {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-}
-
-fn giving(leader: &Agent) -> Giving {
-    let mut command = std::process::Command::new(crate::agent::program());
-    command
-        .args(["swarm", "run", "claw.yaml", "do it", "--format", "json"])
-        .current_dir(leader.path(""))
-        .env_clear()
-        .envs(leader.environment())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    Giving(Some(command.spawn().unwrap()))
-}
-
-fn ended(mut run: Giving) {
-    let output = run.0.take().unwrap().wait_with_output().unwrap();
+fn ended(run: Giving) {
+    let output = run.output();
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success(), "{result}");
     let said = result["text"].as_str().unwrap();
@@ -140,7 +114,7 @@ fn who_writes_to_the_bus_without_a_key_gives_no_task_and_reports_none() {
     let (leader, worker, print) = bound();
     let (inbox, outbox) = (format!("{HAND}.inbox"), format!("{HAND}.outbox"));
     let host = Host::start(&mut serving(&worker, &[]), "working for the swarm");
-    ended(giving(&leader));
+    ended(Giving::new(&leader));
     until("the bus is empty", || {
         let waits = [&inbox, &format!("{FOOT}.inbox")].map(|queue| lying(&leader, queue).len());
         (waits == [0, 0]).then_some(())
@@ -150,7 +124,7 @@ fn who_writes_to_the_bus_without_a_key_gives_no_task_and_reports_none() {
     assert!(old["params"]["proof"]["signature"].is_string(), "{old}");
 
     // Nobody works now: the tasks lie in the bus, and everybody who can read it knows their tokens.
-    let run = giving(&leader);
+    let run = Giving::new(&leader);
     let task = until("the task is in the bus", || {
         lying(&leader, &inbox).into_iter().next()
     });

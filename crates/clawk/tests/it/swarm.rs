@@ -1,7 +1,8 @@
 //! Swarms through the real program: each topology with each aggregation, limits, rights, and `kill -9`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use clawk_kernel::ports::{Recorded, Scan};
 use clawk_kernel::{SWARM_KINDS, fact_of, kind};
@@ -65,6 +66,43 @@ pub(crate) fn run(agent: &Agent, more: &[&str]) -> (i32, Value) {
         output.status.code().unwrap(),
         told.unwrap_or_else(|_| panic!("{}", text(&output.stderr))),
     )
+}
+
+/// A run that somebody waits for; killed when dropped.
+pub(crate) struct Giving(pub(crate) Option<Child>);
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+impl Giving {
+    pub(crate) fn new(leader: &Agent) -> Self {
+        let mut command = Command::new(program());
+        command
+            .args(["swarm", "run", "claw.yaml", "do it", "--format", "json"])
+            .current_dir(leader.path(""))
+            .env_clear()
+            .envs(leader.environment())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    /// What it printed, within two minutes.
+    pub(crate) fn output(mut self) -> Output {
+        let until = Instant::now() + Duration::from_mins(2);
+        while self.0.as_mut().unwrap().try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "the run does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
 }
 
 pub(crate) fn events(agent: &Agent) -> Vec<Recorded> {

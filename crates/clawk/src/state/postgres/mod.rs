@@ -61,8 +61,8 @@ pub(super) fn wait<T: Send + 'static>(
     runtime()?.spawn(async move {
         let _gone = send.send(work.await); // silent-ok: whoever asked has ended
     });
-    // A worker of the agent's own runtime gives its tasks to another thread meanwhile: what is waited for may need one of them, such as
-    // the one that lets this host join again after it lost its run.
+    // A worker of the agent's own runtime gives its other tasks to another thread meanwhile: one of them may hold the connection that
+    // this work waits for, or be the one that lets this host serve again.
     let on_worker = tokio::runtime::Handle::try_current()
         .is_ok_and(|agents| agents.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread);
     let done = if on_worker {
@@ -231,4 +231,38 @@ fn open_database(server: &Server, read_only: bool) -> Result<Database, StateErro
 
 fn opened(server: &Server, what: Use) -> Result<Database, StateError> {
     database(server, what).map_err(|error| StateError::Server(format!("{error:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clawk_postgres::PgStateError;
+
+    use super::wait;
+
+    /// The agent's runtime has one worker. A task that waits for the server may wait for what another task of that worker holds.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the runtime ends with the test")]
+    fn who_waits_for_the_server_leaves_the_worker_to_the_other_tasks() {
+        let agents = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (say, hear) = tokio::sync::oneshot::channel();
+        let waited = agents.block_on(async {
+            let waiting = tokio::spawn(async move {
+                tokio::spawn(async move { say.send(()) });
+                wait(async move {
+                    let heard = tokio::time::timeout(Duration::from_secs(20), hear).await;
+                    heard
+                        .map(drop)
+                        .map_err(|_| PgStateError::Broken("the other task did not run".to_owned()))
+                })
+            });
+            waiting.await.unwrap()
+        });
+        waited.unwrap();
+    }
 }
