@@ -277,4 +277,24 @@ mod tests {
         assert_eq!(Role::PreferStandby.rank(&primary), Some(0));
         assert_eq!(Role::ReadWrite.rank(&primary), Some(2));
     }
+
+    #[tokio::test]
+    async fn a_server_of_an_earlier_timeline_is_left_behind() {
+        let (say, known) = watch::channel(Known::default());
+        let (old, new, unknown) = (
+            Line::new(known.clone()),
+            Line::new(known.clone()),
+            Line::new(known),
+        );
+        old.set(3);
+        new.set(4);
+        let timeline = |timeline| say.send_modify(|known| known.timeline = timeline);
+        timeline(3);
+        assert!(!old.is_left_behind() && !new.is_left_behind());
+        timeline(4);
+        assert!(old.is_left_behind() && !new.is_left_behind() && !unknown.is_left_behind());
+        tokio::time::timeout(std::time::Duration::from_secs(10), old.left_behind())
+            .await
+            .unwrap();
+    }
 }

@@ -9,6 +9,7 @@
 )]
 
 mod away;
+mod fenced;
 mod forged;
 mod forget;
 mod hidden;

@@ -1,0 +1,120 @@
+//! What a host may append beside others: nothing after it was marked as gone, nothing to a session that another one holds. And what the
+//! transaction of a batch takes and gives back.
+
+use clawk_kernel::ports::{Aside, Entry, Holder, Journal as _, JournalError, Terms};
+use clawk_kernel::purse::Amount;
+use clawk_postgres::{PgState, Serving, Sharing};
+use clawk_proto::SessionId;
+use uuid::Uuid;
+
+use super::*;
+
+const SESSION: SessionId = SessionId(Uuid::from_u128(1));
+/// No test waits for the end of a lease.
+const LEASE: Duration = Duration::from_secs(600);
+
+async fn open(server: &Server, host: &str) -> PgState {
+    let database = Database::new(options(server), &Env::Process).unwrap();
+    let serving = Serving {
+        sharing: Sharing::Shared,
+        lease: LEASE,
+        ..Serving::new("hello", host, 1)
+    };
+    PgState::open(database, serving, Some(Duration::ZERO))
+        .await
+        .unwrap()
+}
+
+fn entry(n: u128) -> Entry {
+    Entry {
+        session: SESSION,
+        at: T0,
+        event_id: Uuid::from_u128(n),
+        span: Uuid::from_u128(0x5000),
+        parent: None,
+        kind: "ckp.test",
+        payload: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+        content: None,
+        answers: None,
+    }
+}
+
+async fn append(state: &PgState, n: u128, terms: Terms) -> Result<(), JournalError> {
+    let batch = Batch {
+        entries: vec![entry(n)],
+        terms: Some(Box::new(terms)),
+        ..Batch::default()
+    };
+    state.journal().submit(batch)?.durable().await
+}
+
+fn events(server: &Server) -> String {
+    server.sql("SELECT count(*) FROM clawk.events")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_was_marked_as_gone_appends_nothing() {
+    let server = Server::start();
+    let state = open(&server, "a").await;
+    append(&state, 1, Terms::default()).await.unwrap();
+    server.sql("UPDATE clawk.runs SET gone = true");
+    append(&state, 2, Terms::default()).await.unwrap_err();
+    assert_eq!(events(&server), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_another_host_holds_takes_no_event() {
+    let server = Server::start();
+    let (first, second) = (open(&server, "a").await, open(&server, "b").await);
+    append(&first, 1, Terms::default()).await.unwrap();
+    let refused = append(&second, 2, Terms::default()).await;
+    assert!(
+        matches!(&refused, Err(JournalError::Fenced { host }) if host == "a"),
+        "{refused:?}"
+    );
+    assert_eq!(events(&server), "1");
+    let shared = second.journal().shared().unwrap();
+    assert_eq!(shared.hold(SESSION).await.unwrap(), Holder::There("a".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_given_up_only_as_it_was_taken() {
+    let server = Server::start();
+    let state = open(&server, "a").await;
+    append(&state, 1, Terms::default()).await.unwrap();
+    let holder = "SELECT run IS NULL FROM clawk.leases WHERE session <> '*'";
+    // It was taken anew since.
+    server.sql("UPDATE clawk.leases SET epoch = epoch + 1 WHERE session <> '*'");
+    let shared = state.journal().shared().unwrap();
+    shared.release(SESSION);
+    state.journal().flush().await.unwrap();
+    assert_eq!(server.sql(holder), "f", "an old release frees nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_aside_is_given_back_by_the_batch_that_spends_it() {
+    let server = Server::start();
+    let state = open(&server, "a").await;
+    let id = Uuid::from_u128(7);
+    let aside = Aside {
+        id,
+        purses: vec!["agent".into()],
+        amount: Amount {
+            tokens: 100,
+            ..Amount::default()
+        },
+    };
+    let terms = Terms {
+        aside: Some(aside),
+        ..Terms::default()
+    };
+    append(&state, 1, terms).await.unwrap();
+    let reserved = "SELECT coalesce(sum(tokens), 0) FROM clawk.reserved";
+    assert_eq!(server.sql(reserved), "100");
+    let terms = Terms {
+        settles: Some(id),
+        ..Terms::default()
+    };
+    append(&state, 2, terms).await.unwrap();
+    assert_eq!(server.sql(reserved), "0");
+}
