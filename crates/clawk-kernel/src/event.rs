@@ -213,6 +213,7 @@ payloads! {
         #[serde(skip_serializing_if = "Option::is_none")] cost_microusd: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")] duration_ms: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")] fact_hash: Option<Digest>,
+        #[serde(skip_serializing_if = "Option::is_none")] host: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] member: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] orphan: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")] parent: Option<&'a str>,

@@ -4,6 +4,7 @@
 mod follow;
 mod hand;
 mod orders;
+pub(crate) mod runs;
 mod takeover;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -160,6 +161,35 @@ async fn holder(sessions: &Arc<Sessions>, session: SessionId) -> Result<Option<S
             }
         },
         Holder::There(host) => Ok(Some(host)),
+    }
+}
+
+/// Takes the session of a task for this host, which coordinates the swarm, out of the hands of whichever host took it over.
+///
+/// # Errors
+/// The agent ends first.
+pub(crate) async fn fetch(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), KernelError> {
+    let Some(hosts) = &sessions.calls.hosts else {
+        return Ok(());
+    };
+    loop {
+        match holder(sessions, session).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) => {
+                let asked = orders::ask(&sessions.calls, hosts, (session, orders::Wish::Release), LOOK).await;
+                if let Err(error) = asked {
+                    tracing::debug!(%error, %session, "the session of a task is with another host yet");
+                }
+            }
+            Err(error) => tracing::debug!(%error, %session, "the session of a task can't be taken yet"),
+        }
+        if let Some(lost) = lost(sessions) {
+            return Err(lost);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(TICK) => {}
+            () = sessions.life.stop.cancelled() => return Err(KernelError::NotReady(sessions.life.state())),
+        }
     }
 }
 

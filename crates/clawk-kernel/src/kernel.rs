@@ -511,8 +511,8 @@ impl Kernel {
     ///
     /// # Errors
     /// See [`KernelError`].
-    pub fn discover(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
-        swarm::discover(&self.agent.peers, params)
+    pub async fn discover(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+        swarm::discover(&self.agent.peers, params).await
     }
 
     /// Gives the swarm, or the members that `to` names, a task and waits for the result. The same id again is the same run.
@@ -548,9 +548,18 @@ impl Kernel {
     }
 
     /// The swarm as it is now; none where the manifest has none.
-    #[must_use]
-    pub fn swarm(&self) -> Option<SwarmView> {
-        swarm::view(&self.agent.peers)
+    ///
+    /// # Errors
+    /// Hosts share the agent, and none of them coordinates the swarm now.
+    pub async fn swarm(&self) -> Result<Option<SwarmView>, KernelError> {
+        swarm::view(&self.agent.peers).await
+    }
+
+    /// Completes when this host coordinates the swarm, or has the whole agent: it alone works for the swarm's bus.
+    pub async fn coordinates(&self) {
+        if let Some(team) = &self.agent.calls.team {
+            team.led().await;
+        }
     }
 
     /// Effects whose outcome is unknown, oldest first (promise 4).

@@ -41,6 +41,9 @@ pub(crate) const ERASED: &str = "[erased]";
 /// The state of a try that somebody else worked on, which was cut off: all that was set aside for it is counted.
 pub(crate) const ASSUMED: &str = "assumed";
 
+/// The state of a run that the session gave, whose tasks' reports are in another chain: what it used.
+pub(crate) const LENT: &str = "lent";
+
 /// A session as its chain tells it.
 #[derive(Debug, Default)]
 pub(crate) struct Rebuilt {
@@ -106,7 +109,7 @@ impl Fields {
         match kind {
             kind::SWARM_REPORTED if self.orphan == Some(true) => Amount::default(),
             // Of a try that was cut off: its task's report does not know of it.
-            kind::SWARM_TRY if self.is(ASSUMED) => by_model,
+            kind::SWARM_TRY if self.is(ASSUMED) || self.is(LENT) => by_model,
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED | kind::SWARM_REPORTED => by_model,
             kind::ACTION_EXECUTED | kind::ACTION_FAILED => Amount {
                 calls: 1,

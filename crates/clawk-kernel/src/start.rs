@@ -84,13 +84,14 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     agent.life.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
     calls.runner.models(sampling::sampler(&agent.sessions));
-    let busy = swarm::restore(&agent.peers).await?;
     if let Some(hosts) = &hosts {
         hosts::watch(&agent, hosts);
+        swarm::steer(&agent.peers, hosts);
     } else {
+        let busy = swarm::restore(&agent.peers).await?;
         resume_open(&agent.sessions, &busy, None).await?;
+        swarm::go_on(&agent.peers)?;
     }
-    swarm::go_on(&agent.peers)?;
     let own = Arc::clone(&agent.calls);
     if hosts.is_none() {
         agent.life.tracker.spawn(async move {
@@ -294,7 +295,11 @@ fn team(
         return Ok(None);
     }
     let plan = swarm::plan(manifest, &options.swarm, purses)?;
-    Ok(plan.map(|plan| Arc::new(Team::new(plan, scribe.clone(), Thread::of(root)))))
+    let shared = scribe.journal().shared().is_some();
+    Ok(plan.map(|plan| {
+        let home = shared.then(|| swarm::home(&manifest.identity.name, &plan.swarm));
+        Arc::new(Team::new(plan, scribe.clone(), Thread::of(root), home))
+    }))
 }
 
 /// What the path of a call needs, of what is below it and of what is its own.
@@ -428,28 +433,70 @@ pub(crate) async fn resume_open(
         }
         seen.push(open.session);
         let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
-        let opening = Opening {
-            id: Some(open.session),
-            door: opened_by(&rebuilt),
-            provider: sessions.calls.models.primary().to_owned(),
-            goal: String::new(),
-            history: rebuilt.history,
-            under: None,
-            spent: rebuilt.spent,
-            surface: false,
-            peer_messages: Vec::new(),
-            member: None,
-        };
-        let (state, _) = session::open(sessions, opening)
-            .await
-            .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
-        for mut turn in rebuilt.open {
-            // The task of a member has ended: its turn has no rights of its own.
-            if matches!(turn.origin.door, Door::Peer { .. }) {
-                turn.effects = vec![Effect::Done(End::Failed("its task has ended".to_owned()))];
-            }
-            state.mailbox.resume(turn);
+        // Whoever coordinates the swarm goes on with its tasks, and ends the turns of those that have ended.
+        if only.is_some() && of_task(&rebuilt) && has_home(sessions) {
+            continue;
         }
+        begin_again(sessions, open.session, rebuilt).await?;
+    }
+    Ok(())
+}
+
+fn of_task(rebuilt: &Rebuilt) -> bool {
+    matches!(opened_by(rebuilt), Door::Peer { .. })
+}
+
+fn has_home(sessions: &Sessions) -> bool {
+    let team = sessions.calls.team.as_ref();
+    team.is_some_and(|team| team.home().is_some())
+}
+
+/// Ends the turns of tasks that have ended, where hosts share the agent. `busy`: the sessions of tasks that go on.
+pub(crate) async fn end_tasks(sessions: &Arc<Sessions>, busy: &[SessionId]) -> Result<(), StartError> {
+    let mut seen: Vec<SessionId> = busy.to_vec();
+    for open in sessions.scribe.journal().open_messages().await? {
+        if seen.contains(&open.session) || sessions.table.get(open.session).is_some() {
+            continue;
+        }
+        seen.push(open.session);
+        if !of_task(&recover::rebuild(&sessions.calls, open.session).await?) {
+            continue;
+        }
+        let fetched = hosts::fetch(sessions, open.session).await;
+        fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+        let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
+        begin_again(sessions, open.session, rebuilt).await?;
+    }
+    Ok(())
+}
+
+/// Opens a session again, and goes on with its turns.
+async fn begin_again(
+    sessions: &Arc<Sessions>,
+    session: SessionId,
+    rebuilt: Rebuilt,
+) -> Result<(), StartError> {
+    let opening = Opening {
+        id: Some(session),
+        door: opened_by(&rebuilt),
+        provider: sessions.calls.models.primary().to_owned(),
+        goal: String::new(),
+        history: rebuilt.history,
+        under: None,
+        spent: rebuilt.spent,
+        surface: false,
+        peer_messages: Vec::new(),
+        member: None,
+    };
+    let (state, _) = session::open(sessions, opening)
+        .await
+        .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+    for mut turn in rebuilt.open {
+        // The task of a member has ended: its turn has no rights of its own.
+        if matches!(turn.origin.door, Door::Peer { .. }) {
+            turn.effects = vec![Effect::Done(End::Failed("its task has ended".to_owned()))];
+        }
+        state.mailbox.resume(turn);
     }
     Ok(())
 }

@@ -2,43 +2,48 @@
 //! of a session of its own, which knows whose it is and what it may do.
 
 mod elsewhere;
+mod lead;
 mod restore;
 mod slices;
 mod tries;
 mod wire;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_manifest::model::{Identity, Manifest, Role, Swarm};
 use clawk_proto::method::{Acknowledged, DelegateParams, Task};
-use clawk_proto::{Digest, RequestId, SessionId};
+use clawk_proto::{ErrorCode, RequestId, SessionId};
 use clawk_swarm::coord::{Brief, Edge, Member as Seated, Node, Refusal, RunResult, RunState, TaskId, Wish};
 use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Coord, Effect, Plan};
 use clawk_trace::checkpoint::Signer;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::call::Calls;
 use crate::dedup::{Claim, Keyed, Stored, key};
 use crate::error::{KernelError, StartError};
-use crate::event::{Scribe, Thread, canonical, digest, kind};
+use crate::event::{Scribe, Thread, canonical, digest};
+use crate::hosts::runs::{self, Given, Lent, Stored as Kept, Taken, stored};
 use crate::judge;
 use crate::lifecycle::Life;
 use crate::options::SwarmOptions;
-use crate::ports::{Elsewhere, JournalError, Scan, TokenKey};
+use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Purse, Purses};
 use crate::screen::{Look, Spot};
 use crate::session::Sessions;
-use crate::team::{Asked, Origin, Step, Team, fact_of};
+use crate::team::{Origin, Step, Team};
 use crate::watch::Notices;
 
 pub(crate) use elsewhere::desk;
-pub(crate) use restore::{go_on, restore};
+pub(crate) use lead::{home, steer};
+pub(crate) use restore::{go_on, hear, restore};
 use tries::Try;
 pub use wire::UNPROVEN;
-pub(crate) use wire::{broadcast, discover, proven, report, view};
+pub(crate) use wire::{broadcast, discover, proven, report, view, view_here};
 
 /// Tokens of a prompt of ordinary size and of its answer, by which prices are compared.
 const ORDINARY: (u64, u64) = (2000, 500);
@@ -65,6 +70,8 @@ pub(crate) struct Peers {
     kept: Mutex<HashMap<TaskId, Vec<SessionId>>>,
     /// What members had been told when their tries began that go on after a restart.
     told: Mutex<HashMap<TaskId, Vec<String>>>,
+    /// Sessions of tries that began while another host coordinated.
+    moved: Mutex<HashSet<SessionId>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Everything that is known of a swarm now.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SwarmView {
     /// Its name.
     pub swarm: String,
@@ -170,7 +177,7 @@ fn thread(peers: &Peers, session: SessionId) -> Thread {
     Thread::of(session).child(peers.scribe.clock().uuid())
 }
 
-fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> KernelError {
+pub(crate) fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> KernelError {
     KernelError::Swarm {
         code: refusal.code,
         swarm: team.look(|coord| coord.plan().swarm.clone()),
@@ -197,7 +204,18 @@ impl Peers {
             slices: Mutex::default(),
             kept: Mutex::default(),
             told: Mutex::default(),
+            moved: Mutex::default(),
         }
+    }
+
+    /// The chain of the whole swarm, where hosts share the agent.
+    fn home(&self) -> Option<SessionId> {
+        self.calls.team.as_ref().and_then(|team| team.home())
+    }
+
+    /// In whose chain a run of this session is recorded.
+    fn chain_of(&self, giver: SessionId) -> SessionId {
+        self.home().unwrap_or(giver)
     }
 
     /// The purse that pays for a run: a slice of that of the session that gave it.
@@ -211,6 +229,13 @@ impl Peers {
                 .as_ref()
                 .map(|swarm| swarm.resource_limits.clone());
             let (purses, now) = (&self.calls.purses, self.scribe.now());
+            let limits = limits.unwrap_or_default();
+            if self.home().is_some() {
+                // The session's purse may be with another host, which has set this much aside.
+                let lent = (origin.tokens, origin.cost_microusd);
+                let parent = purses.task(purses.root(), run.as_str(), lent, now);
+                return purses.run(&parent, run.as_str(), &limits, now);
+            }
             // Of a session that is not open, the restart has read what it has spent.
             let before = || lock(&self.slices).of_giver(origin.session);
             let parent = self.sessions.table.giver(origin.session, run, || {
@@ -218,7 +243,7 @@ impl Peers {
                 purse.recall(before()?);
                 Some(purse)
             });
-            purses.run(&parent, run.as_str(), &limits.unwrap_or_default(), now)
+            purses.run(&parent, run.as_str(), &limits, now)
         });
         own.clone()
     }
@@ -250,11 +275,6 @@ pub(crate) async fn delegate(
         }
     };
     screen_task(peers, session, &swarm.name, &mut params.task).await?;
-    let asked = Asked {
-        request_id: params.context.request_id.clone(),
-        request_hash,
-        key,
-    };
     let limits = params.context.limits.as_ref();
     let role = elsewhere::at_most(peers.sessions.table.role_of(session), limits);
     let origin = Origin {
@@ -263,65 +283,73 @@ pub(crate) async fn delegate(
         by_bus: peers.sessions.table.is_peers(session),
         ..Origin::own(session, role)
     };
-    if !team.look(|coord| coord.has_ended(&params.task_id)) {
-        let given = Given {
-            run: params.task_id,
-            task: params.task,
-            to: params.context.member.clone(),
-            wish: limits.map(elsewhere::wish).unwrap_or_default(),
-        };
-        let run = given.run.clone();
-        accept(team, given, origin, Some(&asked)).await?;
+    let mut given = Given {
+        run: params.task_id,
+        wish: limits.map(elsewhere::wish).unwrap_or_default(),
+        to: params.context.member,
+        brief: brief(params.task),
+        origin,
+        asked: Some((params.context.request_id, request_hash)),
+    };
+    let run = given.run.clone();
+    let lent = lend(peers, team, &mut given)?;
+    let ended = team.wait_for_end(&run);
+    if let Taken::Open = runs::give(&peers.calls, team, given).await? {
         paid_by(peers, team, &run, origin);
-    } else if ended_otherwise(peers, &params.task_id, &params.task).await? {
-        return Err(KernelError::RequestIdReused(params.context.request_id));
+        settle_later(peers, lent, ended);
     }
     let answer = Acknowledged { acknowledged: true };
     guard.settle(Stored::Delegated(answer));
     Ok(answer)
 }
 
-/// A task for a swarm.
-struct Given {
-    run: TaskId,
-    task: Task,
-    to: Option<String>,
-    wish: Wish,
+fn brief(task: Task) -> Brief {
+    Brief {
+        description: task.description,
+        input: task.input,
+    }
 }
 
-/// The task of this id has ended, and it was another one.
-async fn ended_otherwise(peers: &Peers, run: &TaskId, task: &Task) -> Result<bool, JournalError> {
-    // Its end may be on its way into the journal.
-    let ending = peers.calls.team.as_ref().and_then(|team| team.when_ended(run));
-    if let Some(ending) = ending {
-        tokio::select! {
-            _ = ending => {}
-            () = peers.life.stop.cancelled() => {}
+/// What the giving session's purse sets aside for the run, where another host may pay for it.
+fn lend(peers: &Peers, team: &Team, given: &mut Given) -> Result<Option<Lent>, KernelError> {
+    let lent = runs::lend(&peers.calls, team, &given.run, &mut given.origin);
+    lent.map_err(|error| KernelError::Swarm {
+        code: ErrorCode::QuotaExceeded.code(),
+        swarm: team.look(|coord| coord.plan().swarm.clone()),
+        task_id: given.run.clone(),
+        reason: "quota".to_owned(),
+        message: error.to_string(),
+    })
+}
+
+/// Nobody waits for the run; what it used is counted in its session's purse all the same, where that is limited.
+fn settle_later(peers: &Arc<Peers>, lent: Option<Lent>, ended: oneshot::Receiver<RunResult>) {
+    let Some(lent) = lent.filter(|lent| !lent.is_open()) else {
+        return;
+    };
+    let own = Arc::clone(peers);
+    peers.life.tracker.spawn(async move {
+        let result = told(&own, ended).await;
+        if let (Some(team), Some(result)) = (&own.calls.team, result) {
+            lent.settle(&own.calls, team, Some(&result));
         }
+    });
+}
+
+/// Waits for a run; none: the agent ends first.
+async fn told(peers: &Peers, ended: oneshot::Receiver<RunResult>) -> Option<RunResult> {
+    tokio::select! {
+        biased;
+        result = ended => result.ok(), // silent-ok: the agent has ended
+        () = peers.life.stop.cancelled() => None,
     }
-    let stored = stored(&peers.scribe, run).await?;
-    Ok(stored.is_none_or(|(words, _)| words != digest(&canonical(task))))
 }
 
 /// Opens the purse of a run that was taken, while the session that gave it is open.
 fn paid_by(peers: &Peers, team: &Team, run: &TaskId, origin: Origin) {
-    if team.look(|coord| coord.run(run).is_some()) {
+    if team.leads() && team.look(|coord| coord.run(run).is_some()) {
         drop(peers.purse_of(run, origin));
     }
-}
-
-/// Takes a run. When this returns `Ok`, it is durable.
-async fn accept(team: &Team, given: Given, origin: Origin, asked: Option<&Asked>) -> Result<(), KernelError> {
-    let brief = Brief {
-        description: given.task.description,
-        input: given.task.input,
-    };
-    let place = (given.to.as_deref(), given.wish);
-    let kept = team.accept(&given.run, brief, place, origin, asked);
-    let kept = kept.map_err(|refusal| refused(team, &given.run, refusal))?;
-    let gone = || JournalError::Unwritable("the agent has ended".to_owned());
-    kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
-    Ok(())
 }
 
 /// Gives the whole swarm, or who `to` names, a task and waits for its end. The same id again is the same run: its result, or
@@ -341,82 +369,64 @@ pub(crate) async fn run(
         .as_ref()
         .zip(peers.calls.team.as_ref())
         .ok_or_else(unknown)?;
-    if let Some((words, result)) = stored(&peers.scribe, &run).await? {
-        return if words == digest(&canonical(&task)) {
-            Ok(result)
+    if let Kept {
+        words,
+        result: Some(result),
+    } = stored(&peers.scribe, team.home(), &run).await?
+    {
+        return if words == Some(digest(&canonical(&task))) {
+            Ok(*result)
         } else {
             Err(KernelError::RequestIdReused(run))
         };
     }
-    {
+    let (ended, lent) = {
         let _working = peers.life.enter().map_err(KernelError::NotReady)?;
         screen_task(peers, session, &swarm.name, &mut task).await?;
-        let given = Given {
+        let origin = Origin::own(session, role);
+        let mut given = Given {
             run: run.clone(),
-            task,
+            brief: brief(task),
             to,
             wish: Wish::default(),
+            origin,
+            asked: None,
         };
-        let origin = Origin::own(session, role);
-        accept(team, given, origin, None).await?;
-        paid_by(peers, team, &run, origin);
-    }
-    let ended = match team.when_ended(&run) {
-        Some(ended) => ended,
-        None => {
-            let result = stored(&peers.scribe, &run).await?;
-            return result.map(|(_, result)| result).ok_or_else(unknown);
+        let lent = lend(peers, team, &mut given)?;
+        let ended = team.wait_for_end(&run);
+        match runs::give(&peers.calls, team, given).await? {
+            Taken::Open => paid_by(peers, team, &run, origin),
+            Taken::Ended(result) => return Ok(*result),
         }
+        (ended, lent)
     };
-    tokio::select! {
-        biased;
-        result = ended => result.map_err(|_| KernelError::NotReady(peers.life.state())), // silent-ok: the agent has ended
-        () = peers.life.stop.cancelled() => Err(KernelError::NotReady(peers.life.state())),
+    let result = told(peers, ended).await;
+    if let Some(lent) = lent {
+        lent.settle(&peers.calls, team, result.as_ref());
     }
+    result.ok_or_else(|| KernelError::NotReady(peers.life.state()))
 }
 
 /// Waits for the end of a run that was given before; none: there is no such run, or the agent ends first.
 pub(crate) async fn result_of(peers: &Peers, run: &TaskId) -> Option<RunResult> {
     let team = peers.calls.team.as_ref()?;
-    let Some(ended) = team.when_ended(run) else {
-        let stored = stored(&peers.scribe, run).await;
-        let stored = stored.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
-        return stored.ok().flatten().map(|(_, result)| result); // silent-ok: said above
-    };
-    tokio::select! {
-        biased;
-        result = ended => result.ok(), // silent-ok: the agent has ended
-        () = peers.life.stop.cancelled() => None,
-    }
-}
-
-/// The stored result of a run that has ended, with the digest of its task.
-pub(crate) async fn stored(
-    scribe: &Scribe,
-    run: &TaskId,
-) -> Result<Option<(Digest, RunResult)>, JournalError> {
-    let scan = Scan {
-        kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
-        with_content: true,
-        ..Scan::default()
-    };
-    let (mut words, mut ended) = (None, None);
-    scribe
-        .each(scan, |event| match fact_of(event) {
-            Some(clawk_swarm::Fact::Run {
-                run: known, brief, ..
-            }) if known == *run => {
-                let task = Task {
-                    description: brief.description,
-                    input: brief.input,
-                };
-                words = Some(digest(&canonical(&task)));
+    let ended = match team.when_ended(run) {
+        Some(ended) => ended,
+        None => {
+            let ended = team.wait_for_end(run);
+            let stored = stored(&peers.scribe, team.home(), run).await;
+            let stored = stored.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
+            match stored.ok()? {
+                Kept {
+                    result: Some(result), ..
+                } => return Some(*result),
+                // Another host coordinates it.
+                Kept { words: Some(_), .. } if !team.leads() => ended,
+                _ => return None,
             }
-            Some(clawk_swarm::Fact::Ended { result }) if result.task_id == *run => ended = Some(*result),
-            _ => {}
-        })
-        .await?;
-    Ok(words.zip(ended))
+        }
+    };
+    told(peers, ended).await
 }
 
 /// A task, without the secrets that the policies take out of what comes in. Its whole text is screened again, as a message to

@@ -8,6 +8,7 @@ mod shared;
 mod tools;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Autonomy, Role};
@@ -15,7 +16,7 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Terms, Wanted, Wish};
 use clawk_swarm::{Coord, Effect, Plan};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::event::{Scribe, Thread};
 use crate::member::Member;
@@ -46,6 +47,11 @@ pub(crate) struct Origin {
     /// It came out of the swarm's bus: if this host is cut off, another one is given it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) by_bus: bool,
+    /// At most so many tokens, and millionths of a dollar, where the session's purse is with another host of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cost_microusd: Option<u64>,
 }
 
 /// A role by its word.
@@ -74,6 +80,8 @@ impl Origin {
             autonomy: None,
             from_afar: false,
             by_bus: false,
+            tokens: None,
+            cost_microusd: None,
         }
     }
 
@@ -85,6 +93,8 @@ impl Origin {
             autonomy: Some(Autonomy::Observer),
             from_afar: true,
             by_bus: true,
+            tokens: None,
+            cost_microusd: None,
         }) // silent-ok: ours always reads
     }
 
@@ -124,33 +134,89 @@ struct Inner {
     inboxes: BTreeMap<String, VecDeque<String>>,
 }
 
+impl Inner {
+    fn new(plan: Plan) -> Self {
+        Self {
+            coord: Coord::new(plan),
+            book: record::Book::default(),
+            steps: VecDeque::new(),
+            replies: HashMap::new(),
+            ends: HashMap::new(),
+            ending: HashSet::new(),
+            members: HashMap::new(),
+            inboxes: BTreeMap::new(),
+        }
+    }
+
+    fn wait(&mut self, run: &TaskId) -> oneshot::Receiver<RunResult> {
+        let (tell, told) = oneshot::channel();
+        let waiting = self.ends.entry(run.clone()).or_default();
+        waiting.retain(|tell| !tell.is_closed());
+        waiting.push(tell);
+        told
+    }
+}
+
 /// The swarm of an agent.
 #[derive(Debug)]
 pub(crate) struct Team {
     inner: Mutex<Inner>,
     scribe: Scribe,
-    /// The runtime's own chain: for what belongs to no run.
-    root: Thread,
+    chains: record::Chains,
     bell: Notify,
+    /// This host coordinates the swarm: it alone decides, works and records.
+    leads: watch::Sender<bool>,
+    /// The row of the last broadcast that a start has folded.
+    heard: AtomicU64,
 }
 
 impl Team {
-    pub(crate) fn new(plan: Plan, scribe: Scribe, root: Thread) -> Self {
+    /// `root`: the runtime's own chain. `home`: where hosts share the agent, the chain of the whole swarm, whose holder coordinates it.
+    pub(crate) fn new(plan: Plan, scribe: Scribe, root: Thread, home: Option<SessionId>) -> Self {
         Self {
-            inner: Mutex::new(Inner {
-                coord: Coord::new(plan),
-                book: record::Book::default(),
-                steps: VecDeque::new(),
-                replies: HashMap::new(),
-                ends: HashMap::new(),
-                ending: HashSet::new(),
-                members: HashMap::new(),
-                inboxes: BTreeMap::new(),
-            }),
+            inner: Mutex::new(Inner::new(plan)),
             scribe,
-            root,
+            chains: record::Chains { root, home },
             bell: Notify::new(),
+            leads: watch::Sender::new(home.is_none()),
+            heard: AtomicU64::default(),
         }
+    }
+
+    /// The chain of the whole swarm, where hosts share the agent.
+    pub(crate) const fn home(&self) -> Option<SessionId> {
+        self.chains.home
+    }
+
+    /// Whether this host coordinates the swarm.
+    pub(crate) fn leads(&self) -> bool {
+        *self.leads.borrow()
+    }
+
+    /// From now on this host coordinates the swarm.
+    pub(crate) fn lead(&self) {
+        self.leads.send_replace(true);
+    }
+
+    /// Forgets everything but who waits for runs: the record is folded from its beginning.
+    pub(crate) fn anew(&self) {
+        let mut inner = self.lock();
+        let fresh = Inner::new(inner.coord.plan().clone());
+        let before = std::mem::replace(&mut *inner, fresh);
+        inner.ends = before.ends;
+    }
+
+    /// Puts a broadcast of the record into the members' inboxes, once.
+    pub(crate) fn hear(&self, text: &str, row: u64) {
+        if self.heard.fetch_max(row, Ordering::Relaxed) < row {
+            self.broadcast(text);
+        }
+    }
+
+    /// Completes when this host coordinates the swarm.
+    pub(crate) async fn led(&self) {
+        let mut leads = self.leads.subscribe();
+        let _gone = leads.wait_for(|leads| *leads).await; // silent-ok: the sender is ours
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -184,7 +250,7 @@ impl Team {
         for effect in effects {
             match effect {
                 Effect::Record(fact) => {
-                    drafts.push(book.draft(coord.plan(), (&self.scribe, &self.root), &fact, asked))
+                    drafts.push(book.draft(coord.plan(), (&self.scribe, &self.chains), &fact, asked))
                 }
                 Effect::RunEnded(result) => {
                     ending.insert(result.task_id.clone());
@@ -253,9 +319,12 @@ impl Team {
         if inner.coord.run(run).is_none() && !inner.ending.contains(run) {
             return None;
         }
-        let (tell, told) = oneshot::channel();
-        inner.ends.entry(run.clone()).or_default().push(tell);
-        Some(told)
+        Some(inner.wait(run))
+    }
+
+    /// Tells the end of a run, whichever host coordinates it.
+    pub(crate) fn wait_for_end(&self, run: &TaskId) -> oneshot::Receiver<RunResult> {
+        self.lock().wait(run)
     }
 
     /// Takes a task that a member delegates; the result comes when there is one.

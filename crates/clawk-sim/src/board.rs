@@ -120,6 +120,10 @@ impl Elsewhere for Seat {
         false
     }
 
+    fn lives_here(&self, _identity: &str) -> bool {
+        false
+    }
+
     fn timeout_ms(&self, _identity: &str) -> Option<u64> {
         None
     }

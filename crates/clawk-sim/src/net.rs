@@ -88,6 +88,10 @@ impl Elsewhere for Bus {
         false
     }
 
+    fn lives_here(&self, _identity: &str) -> bool {
+        false
+    }
+
     fn timeout_ms(&self, _identity: &str) -> Option<u64> {
         None
     }

@@ -273,12 +273,7 @@ impl Blueprint {
     /// # Errors
     /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
     pub(crate) async fn open_state(&self, dir: &Path, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
-        // A swarm's runs lie in the memory of one host: the others stand by.
-        let beside = match (waits, &self.manifest.swarm) {
-            (false, _) => Beside::Refused,
-            (true, Some(_)) => Beside::Waits,
-            (true, None) => Beside::Shares,
-        };
+        let beside = if waits { Beside::Shares } else { Beside::Refused };
         self.open_beside(dir, flag, beside).await
     }
 

@@ -591,6 +591,7 @@ async fn run(
             None => match calls.team.as_ref().filter(|_| tool.of_team) {
                 Some(team) => {
                     let calling = Calling {
+                        calls,
                         session: caller.thread.session,
                         role: caller.role,
                         member: caller.member.as_deref(),

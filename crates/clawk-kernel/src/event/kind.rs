@@ -154,6 +154,8 @@ pub const SWARM_DEAD_LETTERED: &str = "ckp.swarm.dead_lettered";
 pub const SWARM_AGGREGATED: &str = "ckp.swarm.aggregated";
 /// A run ended.
 pub const SWARM_ENDED: &str = "ckp.swarm.ended";
+/// A host coordinates the swarm from now on, where several share the agent.
+pub const SWARM_LED: &str = "ckp.swarm.led";
 /// A task was given to a peer.
 pub const SWARM_DELEGATED: &str = "ckp.swarm.delegated";
 /// A task's end was reported.

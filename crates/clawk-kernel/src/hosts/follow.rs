@@ -5,13 +5,13 @@ use clawk_proto::{MessageId, RequestId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Hosts, lock};
+use super::{Hosts, lock, runs};
 use crate::agent::Agent;
 use crate::call;
 use crate::carp;
 use crate::event::kind;
 use crate::ports::{JournalError, Recorded, Scan};
-use crate::stop;
+use crate::{stop, swarm};
 
 /// What is followed.
 const FOLLOWED: &[&str] = &[
@@ -30,6 +30,8 @@ const FOLLOWED: &[&str] = &[
     kind::CARP_CHARGED,
     kind::ATLAS_LOADED,
     kind::ATLAS_REMOVED,
+    kind::SWARM_BROADCAST,
+    kind::SWARM_ENDED,
 ];
 /// Events read at a time.
 const PAGE: usize = 1000;
@@ -114,7 +116,10 @@ fn see(agent: &Agent, hosts: &Hosts, event: &Recorded) {
                 lock(&hosts.asked).remove(&id);
             }
         }
+        // Who waits here may have given the run to the host that coordinated the swarm before this one.
+        kind::SWARM_ENDED => runs::ended(agent, event),
         _ if own => {}
+        kind::SWARM_BROADCAST => swarm::hear(&agent.peers, event),
         kind::STOP_ENGAGED | kind::STOP_LIFTED => stop::follow(&calls.brake, event),
         kind::APPROVAL_GRANTED | kind::APPROVAL_REVOKED => call::follow_standing(calls, event),
         kind::CARP_SESSION

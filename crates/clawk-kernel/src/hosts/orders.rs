@@ -1,15 +1,17 @@
-//! What one host asks of the one that holds a session: to take a message, or an answer to a question.
+//! What one host asks of the one that holds a session: to take a message, an answer to a question, or what is for the coordinator of
+//! the swarm.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clawk_manifest::model::Role;
-use clawk_proto::RequestId;
+use clawk_proto::{RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::hand::{self, Handed};
+use super::runs::{self, ToSwarm};
 use super::{Hosts, TICK, follow, lock};
 use crate::agent::Agent;
 use crate::call::{self, Breadth, Calls, Reception, Reply};
@@ -30,6 +32,11 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(super) enum Wish {
     Message(Box<Handed>),
     Reply(Box<Answered>),
+    /// To give up the session of a task, if nobody works in it here.
+    Release,
+    Swarm {
+        what: Box<ToSwarm>,
+    },
 }
 
 /// A person's answer on its way to the call that asks.
@@ -91,6 +98,8 @@ async fn obey(agent: &Agent, hosts: &Hosts, order: Order) {
 async fn done(agent: &Agent, order: Order) -> Option<Vec<u8>> {
     match serde_json::from_slice::<Wish>(&order.wish) {
         Ok(Wish::Message(handed)) => hand::hand_in(&agent.sessions, order.session, *handed).await,
+        Ok(Wish::Release) => released(agent, order.session).await,
+        Ok(Wish::Swarm { what }) => runs::obey(agent, *what).await,
         Ok(Wish::Reply(answered)) => {
             let id = RequestId::parse(&answered.id).ok()?; // silent-ok: ids of ours are UUIDs
             let reception = call::reply_here(&agent.calls, &id, answered.reply()).await;
@@ -118,35 +127,64 @@ pub(crate) async fn reply(calls: &Calls, hosts: &Hosts, id: &RequestId, reply: &
         return Reception::Nothing;
     };
     let wish = Wish::Reply(Box::new(Answered::of(id, reply)));
+    let outcome = match ask(calls, hosts, (session, wish), PATIENCE).await {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be given to the host whose call asks");
+            return Reception::Nothing;
+        }
+    };
+    // silent-ok: an outcome that can't be read is none
+    let word: String = serde_json::from_slice(&outcome).unwrap_or_default();
+    match word.as_str() {
+        "taken" => Reception::Taken,
+        "not-allowed" => Reception::NotAllowed,
+        "unseen" => Reception::Unseen,
+        _ => Reception::Nothing,
+    }
+}
+
+/// Wishes something of the host that holds a session, and waits for what became of it.
+///
+/// # Errors
+/// The wish can't be written, or no host has obeyed it in time; it may be obeyed later all the same.
+pub(super) async fn ask(
+    calls: &Calls,
+    hosts: &Hosts,
+    (session, wish): (SessionId, Wish),
+    patience: Duration,
+) -> Result<Vec<u8>, JournalError> {
     let order = Order {
         id: calls.clock().uuid(),
         session,
         wish: canonical(&wish),
     };
-    let asked = order.id;
-    if let Err(error) = hosts.shared.order(order).await {
-        tracing::error!(%error, "an answer could not be given to the host whose call asks");
-        return Reception::Nothing;
-    }
-    let until = Instant::now() + PATIENCE;
+    let id = order.id;
+    hosts.shared.order(order).await?;
+    let until = Instant::now() + patience;
     while Instant::now() < until {
-        match hosts.shared.outcome(asked).await {
-            Ok(Some(outcome)) => {
-                // silent-ok: an outcome that can't be read is none
-                let word: String = serde_json::from_slice(&outcome).unwrap_or_default();
-                return match word.as_str() {
-                    "taken" => Reception::Taken,
-                    "not-allowed" => Reception::NotAllowed,
-                    "unseen" => Reception::Unseen,
-                    _ => Reception::Nothing,
-                };
-            }
+        match hosts.shared.outcome(id).await {
+            Ok(Some(outcome)) => return Ok(outcome),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%error, "what became of an answer can't be seen yet"),
+            Err(error @ JournalError::Fenced { .. }) => return Err(error),
+            Err(error) => tracing::debug!(%error, "what became of an order can't be seen yet"),
         }
         tokio::time::sleep(AGAIN).await;
     }
-    Reception::Nothing
+    let why = format!("no host has obeyed in {} s", patience.as_secs());
+    Err(JournalError::Away(why))
+}
+
+/// Gives up a session in which nobody works here. Its holder has settled what was under way in it.
+async fn released(agent: &Agent, session: SessionId) -> Option<Vec<u8>> {
+    let hosts = agent.calls.hosts.as_ref()?;
+    let _alone = hosts.gate.lock().await;
+    let idle = agent.sessions.table.get(session).is_none();
+    if idle {
+        lock(&hosts.taken).retain(|(taken, _)| *taken != session);
+        hosts.shared.release(session);
+    }
+    Some(canonical(&idle))
 }
 
 impl Answered {

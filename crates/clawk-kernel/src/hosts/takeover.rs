@@ -101,8 +101,9 @@ async fn taken_up(sessions: &Arc<Sessions>, hosts: &Hosts, taken: Vec<SessionId>
     Ok(())
 }
 
-/// Sessions in which nothing had to be done are anybody's again.
+/// Sessions in which nothing had to be done are anybody's again. That of the swarm is not: whoever holds it coordinates.
 fn give_back(agent: &Agent, hosts: &Hosts) {
+    let home = agent.calls.team.as_ref().and_then(|team| team.home());
     let due: Vec<SessionId> = {
         let mut taken = lock(&hosts.taken);
         let (due, later) = taken.drain(..).partition(|(_, since)| since.elapsed() >= IDLE);
@@ -112,7 +113,7 @@ fn give_back(agent: &Agent, hosts: &Hosts) {
     };
     for session in due {
         // One that is open leaves memory by itself, and is given up then.
-        if agent.sessions.table.get(session).is_none() {
+        if agent.sessions.table.get(session).is_none() && Some(session) != home {
             hosts.shared.release(session);
         }
     }

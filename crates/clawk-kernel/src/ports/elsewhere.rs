@@ -132,6 +132,9 @@ pub trait Elsewhere: fmt::Debug + Send + Sync {
     /// The last attempt to reach it failed.
     fn is_gone(&self, identity: &str) -> bool;
 
+    /// It is a process that this host started: what it did, no other host can know.
+    fn lives_here(&self, identity: &str) -> bool;
+
     /// How long one try may take there, milliseconds, where that is its own.
     fn timeout_ms(&self, identity: &str) -> Option<u64>;
 

@@ -45,7 +45,7 @@ struct Account {
     id: Id,
     /// This account, those beside it, and all above.
     path: Arc<[Id]>,
-    _parent: Option<Purse>,
+    parent: Option<Purse>,
 }
 
 impl Drop for Account {
@@ -65,7 +65,7 @@ impl Purse {
             book: Arc::clone(book),
             id,
             path,
-            _parent: Some(self.clone()),
+            parent: Some(self.clone()),
         }))
     }
 
@@ -78,6 +78,11 @@ impl Purse {
     /// restart (the agent's days and months) keep their count.
     pub(crate) fn give_back(&self, amount: Amount) {
         self.0.book.unspend(&self.0.path, amount);
+    }
+
+    /// The purse that this one is a slice of.
+    pub(crate) fn above(&self) -> Option<&Self> {
+        self.0.parent.as_ref()
     }
 
     /// Counts what was spent from it before it was opened; the purses above know it already.
@@ -181,7 +186,7 @@ impl Purses {
             book: Arc::clone(&book),
             id,
             path: [id].into(),
-            _parent: None,
+            parent: None,
         }));
         let models = manifest.providers.iter();
         let models = models.map(|spec| {
@@ -302,6 +307,25 @@ impl Purses {
     pub(crate) fn afar(
         &self,
         purse: &Purse,
+        wanted: (Option<u64>, Option<u64>, u64),
+        now: Timestamp,
+    ) -> Result<Share, CallError> {
+        self.share(Arc::clone(&purse.0.path), wanted, now)
+    }
+
+    /// The same for a run that another host of this agent pays for: it counts in the agent's own purses there, so only what is below
+    /// them is set aside.
+    ///
+    /// # Errors
+    /// -32021: nothing is left.
+    pub(crate) fn lent(&self, purse: &Purse, parts: u64, now: Timestamp) -> Result<Share, CallError> {
+        let path = purse.0.path.iter().filter(|id| **id != self.root.0.id).copied();
+        self.share(path.collect(), (None, None, parts), now)
+    }
+
+    fn share(
+        &self,
+        path: Arc<[Id]>,
         (tokens, cost, parts): (Option<u64>, Option<u64>, u64),
         now: Timestamp,
     ) -> Result<Share, CallError> {
@@ -312,7 +336,6 @@ impl Purses {
             (left, None) => Ok(Some((left / parts.max(1)).max(1))),
         };
         let (mut of_tokens, mut of_cost) = (None, None);
-        let path = Arc::clone(&purse.0.path);
         let reservation = self.book.reserve(path, now, |left| {
             of_tokens = part(left.tokens, tokens, Unit::Tokens)?;
             of_cost = part(left.cost_microusd, cost, Unit::CostMicrousd)?;

@@ -203,6 +203,14 @@ pub(super) async fn attempt(
         let message = "a task that came from another host is not passed on to a third one";
         return Some((lost(Lost::Unreached, message), Used::default()));
     }
+    if place == Place::Peer && there.lives_here(&identity) && lock(&peers.moved).contains(&running.session) {
+        // What it did for the task only its own record says, and that is with the lost host.
+        let fault = Fault::failed(
+            "effects_unknown",
+            "another host coordinated the swarm when this member began the task; what it did there is not known here",
+        );
+        return Some((TryEnd::Over { fault, run: false }, Used::default()));
+    }
     let spoken = peers
         .calls
         .team
@@ -354,7 +362,7 @@ fn prepared(
         member: start.member.clone(),
         identity: errand.identity.clone(),
         run: start.run.clone(),
-        session: origin.session,
+        session: peers.chain_of(origin.session),
         token,
         share: (share.tokens, share.cost_microusd),
         taken: CancellationToken::new(),
@@ -421,7 +429,7 @@ fn count(
         return;
     }
     let about = (&start.run, &start.task, start.attempt, start.member.as_str());
-    let draft = entry(peers, origin.session, about, (state, all));
+    let draft = entry(peers, peers.chain_of(origin.session), about, (state, all));
     if let Err(error) = peers.scribe.account(vec![draft], settled.spent, Vec::new()) {
         tracing::error!(%error, "what a peer used can't be recorded");
     }
@@ -479,7 +487,7 @@ pub(super) async fn learn(peers: &Peers, sent: &Sent, params: &ReportParams) -> 
 async fn screened(peers: &Peers, origin: Origin, text: String) -> String {
     let mut look = Look::new(
         &peers.calls.screens,
-        thread(peers, origin.session),
+        thread(peers, peers.chain_of(origin.session)),
         Spot::Peer,
         "report",
         &Notices::default(),

@@ -166,6 +166,10 @@ async fn recall(peers: &Peers, team: &Team, told: &Told) -> Result<(), JournalEr
         let found = team.look(|coord| before(coord, run, &by_session, told));
         lock(&peers.slices).recall(run, found);
     }
+    if team.home().is_some() {
+        // Their hosts count what they have given.
+        return Ok(());
+    }
     for session in told.givers.values().collect::<HashSet<_>>() {
         let spent = Spending::of_giver(&peers.scribe, *session).await?;
         lock(&peers.slices).recall_giver(*session, spent);
@@ -238,6 +242,14 @@ fn add(to: &mut HashMap<TaskId, Amount>, task: &TaskId, amount: Amount) {
     *sum = sum.plus(amount);
 }
 
+/// A broadcast that another host recorded.
+pub(crate) fn hear(peers: &Peers, event: &Recorded) {
+    // Who coordinates later folds it then.
+    if peers.calls.team.as_ref().is_some_and(|team| team.leads()) {
+        heard(peers, event);
+    }
+}
+
 fn heard(peers: &Peers, event: &Recorded) {
     let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
     let text = event
@@ -247,7 +259,7 @@ fn heard(peers: &Peers, event: &Recorded) {
     if let (Some(team), Some(text)) = (&peers.calls.team, text) {
         let own = team.look(|coord| coord.plan().swarm == found.swarm);
         if own {
-            let _told = team.broadcast(&text);
+            team.hear(&text, event.row);
         }
     }
 }
@@ -293,7 +305,11 @@ pub(crate) fn go_on(peers: &Arc<Peers>) -> Result<(), StartError> {
     });
     for (run, origin) in runs {
         let (whole, open) = lock(&peers.slices).of_run(&run);
-        peers.purse_of(&run, origin).recall(whole);
+        let purse = peers.purse_of(&run, origin);
+        purse.recall(whole);
+        if let Some(lent) = purse.above().filter(|_| team.home().is_some()) {
+            lent.recall(whole);
+        }
         // Its chain tells its purse of the tasks that are reported, and of no other.
         if let Some(giver) = peers.sessions.table.kept_purse(origin.session) {
             giver.recall(open);

@@ -14,6 +14,7 @@ use super::{Peers, elsewhere, lock, provider_of, slices};
 use crate::door::{Door, Origin as From};
 use crate::error::KernelError;
 use crate::event::kind;
+use crate::hosts;
 use crate::member::{Member, Trouble};
 use crate::notice::{Notice, TurnEnd};
 use crate::ports::{Elsewhere, JournalError, Scan};
@@ -265,6 +266,7 @@ async fn open(
 ) -> Result<(Session, Rebuilt, Amount), KernelError> {
     let own = start.session.0 == start.task;
     let mut rebuilt = if start.resumed || !own {
+        fetched(peers, running).await?;
         recover::rebuild(&peers.calls, running.session).await?
     } else {
         Rebuilt::default()
@@ -319,6 +321,14 @@ async fn open(
     // What was spent in the session of another task is that one's.
     let counted = if own { below.plus(reported) } else { spent };
     Ok((session, rebuilt, counted))
+}
+
+/// Makes the session of a try that began earlier this host's, until the try is cancelled.
+async fn fetched(peers: &Peers, running: &Try) -> Result<(), KernelError> {
+    tokio::select! {
+        fetched = hosts::fetch(&peers.sessions, running.session) => fetched,
+        () = running.cancel.cancelled() => Err(KernelError::NotReady(peers.life.state())),
+    }
 }
 
 type Said = Result<String, TurnEnd>;

@@ -17,6 +17,7 @@ use super::elsewhere::Sent;
 use super::{Peers, SwarmView, declared, elsewhere, lock, thread, tries};
 use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmReported, canonical, digest, kind};
+use crate::hosts::runs;
 use crate::judge;
 use crate::ports::JournalError;
 use crate::screen::{Look, Spot};
@@ -33,7 +34,13 @@ pub(crate) async fn report(
     session: SessionId,
     params: ReportParams,
 ) -> Result<Acknowledged, KernelError> {
-    report_as(peers, session, None, params).await
+    match peers.calls.team.as_ref().filter(|team| !team.leads()) {
+        Some(team) => {
+            let acknowledged = runs::report(&peers.calls, team, params).await?;
+            Ok(Acknowledged { acknowledged })
+        }
+        None => report_as(peers, session, None, params).await,
+    }
 }
 
 /// The same by a connection of ours to the member `bound`, or by a bus. Of a try that works elsewhere counts what shows the
@@ -280,21 +287,20 @@ fn canonical_uri(identity: &str) -> String {
 }
 
 /// `claw.swarm.discover`: one peer per seat. An unknown swarm has none.
-pub(crate) fn discover(peers: &Peers, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+pub(crate) async fn discover(peers: &Peers, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let team = peers.calls.team.as_ref();
     let named = |team: &&Arc<Team>| {
         let own = team.look(|coord| coord.plan().swarm.clone());
         params.swarm.as_ref().is_none_or(|name| *name == own)
     };
-    let members = team
-        .filter(named)
-        .map(|team| team.look(Coord::members))
-        .unwrap_or_default();
-    let found = members.into_iter().map(|seat| Peer {
+    let members = match team.filter(named) {
+        Some(_) => view(peers).await?.map(|view| view.members),
+        None => None,
+    };
+    let found = members.unwrap_or_default().into_iter().map(|seat| Peer {
         uri: canonical_uri(&seat.identity),
         status: match seat.status.as_str() {
-            _ if !tries::is_found(peers, &seat.identity) => PeerStatus::Unavailable,
             "ready" => PeerStatus::Ready,
             "busy" => PeerStatus::Busy,
             _ => PeerStatus::Unavailable,
@@ -308,8 +314,16 @@ pub(crate) fn discover(peers: &Peers, params: &DiscoverParams) -> Result<Discove
     })
 }
 
-/// The swarm as it is now; none where the manifest has none.
-pub(crate) fn view(peers: &Peers) -> Option<SwarmView> {
+/// The swarm as it is now, as the host sees it that coordinates it; none where the manifest has none.
+pub(crate) async fn view(peers: &Peers) -> Result<Option<SwarmView>, KernelError> {
+    match peers.calls.team.as_ref().filter(|team| !team.leads()) {
+        Some(team) => runs::view(&peers.calls, team).await,
+        None => Ok(view_here(peers)),
+    }
+}
+
+/// The same of the host that coordinates it.
+pub(crate) fn view_here(peers: &Peers) -> Option<SwarmView> {
     let team = peers.calls.team.as_ref()?;
     let mut view = team.look(SwarmView::of);
     for member in &mut view.members {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use clawk_proto::SessionId;
 use clawk_proto::method::TaskStatus;
 use clawk_swarm::coord::{Circuit, TaskId, TryEnd, derived};
 use clawk_swarm::{Fact, Outcome, Plan};
@@ -24,6 +25,15 @@ pub const SWARM_KINDS: [&str; 10] = [
     kind::SWARM_ENDED,
 ];
 
+/// Where the swarm's events hang.
+#[derive(Debug)]
+pub(super) struct Chains {
+    /// The runtime's own chain: for what belongs to no run.
+    pub(super) root: Thread,
+    /// Where hosts share the agent: the one chain of the whole swarm. Only its holder can append to it.
+    pub(super) home: Option<SessionId>,
+}
+
 /// What events say beside the facts themselves.
 #[derive(Debug, Default)]
 pub(super) struct Book {
@@ -43,9 +53,9 @@ struct Known {
 
 /// The session of one try: its id is made of the task's.
 #[must_use]
-pub fn session_of(task: &TaskId, attempt: u32) -> clawk_proto::SessionId {
+pub fn session_of(task: &TaskId, attempt: u32) -> SessionId {
     let id = derived(task, &format!("session/{attempt}"));
-    clawk_proto::SessionId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()) // silent-ok: a RequestId is a UUID
+    SessionId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()) // silent-ok: a RequestId is a UUID
 }
 
 /// The fact that an event holds; none: it is another's, or erased.
@@ -118,7 +128,7 @@ impl Book {
     pub(super) fn draft(
         &mut self,
         plan: &Plan,
-        (scribe, root): (&Scribe, &Thread),
+        (scribe, chains): (&Scribe, &Chains),
         fact: &Fact,
         asked: Option<&Asked>,
     ) -> Draft {
@@ -131,7 +141,8 @@ impl Book {
             .cloned()
             .unwrap_or_default();
         let origin = run.as_ref().and_then(|run| self.runs.get(run)).copied();
-        let thread = origin.map_or(*root, |origin| Thread::of(origin.session));
+        let session = chains.home.or(origin.map(|origin| origin.session));
+        let thread = session.map_or(chains.root, Thread::of);
         let session = task
             .filter(|_| known.attempts > 0)
             .map(|task| session_of(task, known.attempts).0);

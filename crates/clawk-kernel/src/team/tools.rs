@@ -16,10 +16,12 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Origin, Team};
-use crate::call::Rank;
+use crate::call::{Calls, Rank};
+use crate::error::KernelError;
+use crate::hosts::runs::{self, Given, Taken};
 use crate::member::Member;
 use crate::ports::{RunError, RunOutcome};
-use clawk_proto::{RequestId, SessionId};
+use clawk_proto::{ErrorCode, RequestId, SessionId};
 
 /// Gives a task to a member, or to the whole swarm.
 pub(crate) const DELEGATE: &str = "delegate";
@@ -33,6 +35,7 @@ pub(crate) const WAIT_MS: u64 = 86_400_000;
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Calling<'a> {
+    pub(crate) calls: &'a Calls,
     pub(crate) session: SessionId,
     pub(crate) role: clawk_manifest::model::Role,
     /// The member and its task; none: the Claw in a turn of its own.
@@ -147,12 +150,12 @@ fn reply(text: String, structured: Value, is_error: bool) -> RunOutcome {
 }
 
 fn refused(refusal: &Refusal) -> RunOutcome {
-    let error = json!({"error": {"code": refusal.code, "reason": refusal.reason}, "status": "failed"});
-    reply(
-        format!("not taken ({}): {}", refusal.reason, refusal.message),
-        error,
-        true,
-    )
+    not_taken(refusal.code, refusal.reason, &refusal.message)
+}
+
+fn not_taken(code: i64, reason: &str, message: &str) -> RunOutcome {
+    let error = json!({"error": {"code": code, "reason": reason}, "status": "failed"});
+    reply(format!("not taken ({reason}): {message}"), error, true)
 }
 
 fn bad(error: &serde_json::Error) -> RunOutcome {
@@ -320,18 +323,53 @@ impl Team {
             return Ok(refused(&refusal));
         }
         let run: TaskId = derived(calling.request_id, "run");
-        let origin = Origin::own(calling.session, calling.role);
-        let taken = self.accept(&run, brief, (to, Wish::default()), origin, None);
+        let mut origin = Origin::own(calling.session, calling.role);
+        let lent = match runs::lend(calling.calls, self, &run, &mut origin) {
+            Ok(lent) => lent,
+            Err(error) => {
+                calling.rank.done();
+                return Ok(not_taken(
+                    ErrorCode::QuotaExceeded.code(),
+                    "quota",
+                    &error.to_string(),
+                ));
+            }
+        };
+        let ended = self.wait_for_end(&run);
+        let given = Given {
+            run,
+            brief,
+            to: to.map(str::to_owned),
+            wish: Wish::default(),
+            origin,
+            asked: None,
+        };
+        let taken = runs::give(calling.calls, self, given).await;
         calling.rank.done();
-        if let Err(refusal) = taken {
-            return Ok(refused(&refusal));
+        let result = match taken {
+            Ok(Taken::Open) => awaited(ended, cancel).await,
+            Ok(Taken::Ended(result)) => Ok(*result),
+            Err(KernelError::Swarm {
+                code,
+                reason,
+                message,
+                ..
+            }) => return Ok(not_taken(code, &reason, &message)),
+            Err(KernelError::RequestIdReused(_)) => {
+                let code = ErrorCode::InvalidParams.code();
+                return Ok(not_taken(
+                    code,
+                    "task_id_reused",
+                    "another task has this `task_id`",
+                ));
+            }
+            // It may be taken yet.
+            Err(error) => return Err(RunError::Unknown(error.to_string())),
+        };
+        if let Some(lent) = lent {
+            lent.settle(calling.calls, self, result.as_ref().ok());
         }
-        match self.when_ended(&run) {
-            Some(result) => awaited(result, cancel).await.map(|result| run_told(&result)),
-            None => Err(RunError::Unknown(
-                "the run ended before it was waited for".to_owned(),
-            )),
-        }
+        result.map(|result| run_told(&result))
     }
 
     async fn call_ask(

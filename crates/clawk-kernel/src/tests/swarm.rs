@@ -309,7 +309,7 @@ async fn the_wire_names_every_peer_by_its_canonical_uri() {
         let mut spec = team();
         spec["swarm"]["agents"][0]["identity_ref"] = json!(named);
         let kernel = rig(spec).start().await;
-        let peers = kernel.discover(&DiscoverParams::default()).unwrap().peers;
+        let peers = kernel.discover(&DiscoverParams::default()).await.unwrap().peers;
         assert_eq!(peers[0].uri, "claw://local/identity/lead", "{named}");
     }
 }
@@ -319,7 +319,7 @@ async fn peers_are_found_and_hear_broadcasts() {
     let rig = rig(team());
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let peers = kernel.discover(&DiscoverParams::default()).unwrap().peers;
+    let peers = kernel.discover(&DiscoverParams::default()).await.unwrap().peers;
     assert_eq!(peers.len(), 3);
     assert_eq!(
         (peers[0].uri.as_str(), peers[0].status),
@@ -330,6 +330,7 @@ async fn peers_are_found_and_hear_broadcasts() {
             .discover(&DiscoverParams {
                 swarm: Some("x".to_owned())
             })
+            .await
             .unwrap()
             .peers,
         []

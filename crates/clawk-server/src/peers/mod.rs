@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use clawk_client::Target;
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{Elsewhere, Errand, Later, Lost, Place, Reports, Worked};
 use clawk_proto::RequestId;
@@ -127,7 +128,8 @@ impl Peers {
         self.bus.is_some()
     }
 
-    /// An agent has started: its reports are taken out of the bus, and it works for the bus.
+    /// An agent has started: its reports are taken out of the bus, and it works for the bus, from the moment on in which this host
+    /// coordinates its swarm.
     pub async fn attach(&self, kernel: &Kernel) {
         if let Some(bus) = &self.bus {
             // Whoever worked for an earlier run of the agent ends.
@@ -137,7 +139,20 @@ impl Peers {
                 std::mem::replace(&mut *current, fresh.clone())
             };
             earlier.cancel();
-            Arc::clone(bus).attach(kernel.clone(), &self.tasks, &fresh).await;
+            let (bus, kernel) = (Arc::clone(bus), kernel.clone());
+            if tokio::time::timeout(Duration::ZERO, kernel.coordinates())
+                .await
+                .is_ok()
+            {
+                return bus.attach(kernel, &self.tasks, &fresh).await;
+            }
+            let tasks = self.tasks.clone();
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = kernel.coordinates() => bus.attach(kernel, &tasks, &fresh).await,
+                    () = fresh.cancelled() => {}
+                }
+            });
         }
     }
 
@@ -174,6 +189,11 @@ impl Elsewhere for Peers {
             Some(link) => link.is_gone(),
             None => self.bus.as_ref().is_some_and(|bus| bus.is_gone()),
         }
+    }
+
+    fn lives_here(&self, identity: &str) -> bool {
+        let target = self.links.get(identity).map(|link| &link.options().target);
+        matches!(target, Some(Target::Command(_)))
     }
 
     fn timeout_ms(&self, identity: &str) -> Option<u64> {

@@ -146,7 +146,7 @@ impl Connection {
             }
             Method::SwarmDiscover => {
                 self.work(run, ask, method, |run, p: DiscoverParams| async move {
-                    run.kernel.discover(&p)
+                    run.kernel.discover(&p).await
                 })
                 .await;
             }

@@ -243,7 +243,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             tokio::select! {
                 outcome = &mut running => break outcome,
                 _ = look.tick(), if args.format == Format::Human => {
-                    shown::tell(&agent.kernel, &id, &mut told);
+                    shown::tell(&agent.kernel, &id, &mut told).await;
                 }
                 Ok(question) = questions.recv() => out::note(&format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",

@@ -108,14 +108,6 @@ impl Blueprint {
         let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
         found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
         found.extend(all(CONFIG, "/spec/channels", Some(self.channel_faults())));
-        if self.manifest.swarm.is_some() && matches!(self.server(None), Ok(Some(_))) {
-            found.push(Diagnostic::warning(
-                CONFIG,
-                "/spec/swarm",
-                "the agent has a Swarm, so one host serves it at a time although its state is on PostgreSQL: other hosts stand by and \
-                 listen on nothing until that one ends",
-            ));
-        }
         found.extend(all(CONFIG, "/spec/memory", Some(self.memory_faults())));
         found.extend(all(
             CONFIG,

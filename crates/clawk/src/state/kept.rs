@@ -51,8 +51,6 @@ pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
 pub(crate) enum Beside {
     /// It is refused.
     Refused,
-    /// This host waits until they have ended.
-    Waits,
     /// All serve at the same time.
     Shares,
     /// This host joins the others for a moment; one that has the agent alone is not waited for.

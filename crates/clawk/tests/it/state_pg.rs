@@ -1,12 +1,12 @@
 //! An agent's whole state on PostgreSQL (R48): hosts that serve it at the same time and take over from each other, one that was asleep,
 //! a server that restarts.
 
-mod alone;
 mod chaos;
 mod cluster;
 mod failover;
 mod rates;
 mod rolling;
+mod swarms;
 mod takeover;
 
 use std::io::{BufRead as _, BufReader, Write as _};

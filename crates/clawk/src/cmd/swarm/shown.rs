@@ -12,8 +12,10 @@ use crate::out::{self, Format, Paint};
 const NAMES: usize = 5;
 
 /// Says how far a run is, if that is not what was `told` last.
-pub(super) fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
-    let line = kernel.swarm().and_then(|view| progress(&view, run));
+pub(super) async fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
+    // silent-ok: while no host coordinates the swarm, there is nothing to tell
+    let view = kernel.swarm().await.ok().flatten();
+    let line = view.and_then(|view| progress(&view, run));
     if let Some(line) = line.filter(|line| line != told) {
         out::note(&Paint::stderr().dim(&line));
         *told = line;

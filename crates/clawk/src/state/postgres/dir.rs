@@ -408,7 +408,6 @@ pub(crate) fn serve(
 ) -> Result<StateDir, StateError> {
     let (patience, sharing) = match beside {
         Beside::Refused => (Some(Duration::ZERO), Sharing::Alone),
-        Beside::Waits => (None, Sharing::Alone),
         Beside::Shares => (None, Sharing::Shared),
         Beside::Joins => (Some(PATIENCE), Sharing::Shared),
     };
@@ -431,12 +430,8 @@ pub(crate) fn serve(
     };
     let mut opened = open_within(database.clone(), serving.clone(), Some(Duration::ZERO))?;
     if let (Err(PgStateError::Served { host }), None) = (&opened, patience) {
-        let why = match sharing {
-            Sharing::Alone => "an agent with a Swarm is served by one host at a time",
-            Sharing::Shared => "it has the agent for itself",
-        };
         out::note(&format!(
-            "the host `{host}` serves the agent, and {why}: this one stands by, and listens on nothing until the other one ends"
+            "the host `{host}` has the agent for itself: this one stands by, and listens on nothing until the other one ends"
         ));
         opened = open_within(database, serving, None)?;
     }

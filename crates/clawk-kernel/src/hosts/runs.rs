@@ -1,0 +1,368 @@
+//! What is for the host that coordinates the swarm: runs, reports, and who asks how it stands. Where one host has the agent, that is
+//! this one, and nothing is sent anywhere.
+
+use std::time::Duration;
+
+use clawk_proto::method::{ReportParams, Task};
+use clawk_proto::{Digest, RequestId, SessionId};
+use clawk_swarm::coord::{Brief, RunResult, TaskId, Wish};
+use serde::{Deserialize, Serialize};
+
+use super::orders::{self, Wish as Order};
+use crate::agent::Agent;
+use crate::call::Calls;
+use crate::dedup::{Keyed, key};
+use crate::error::{CallError, KernelError};
+use crate::event::{Scribe, SwarmEvent, Thread, canonical, digest, kind};
+use crate::ports::{JournalError, Recorded, Scan};
+use crate::purse::{Amount, Share};
+use crate::recover::{ASSUMED, LENT};
+use crate::swarm::{self, SwarmView};
+use crate::team::{Asked, Origin, Team, fact_of};
+
+/// How long a run or a report waits for a host that coordinates the swarm.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A run gets half of what its session has left: the session's own turn, and runs beside it, get the rest.
+const PARTS: u64 = 2;
+/// How long who asks how the swarm stands waits.
+const GLANCE: Duration = Duration::from_secs(5);
+
+/// What the coordinator is asked for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ToSwarm {
+    Run(Box<Given>),
+    Report(Box<ReportParams>),
+    View,
+}
+
+/// A task for the swarm, or for one of its members.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Given {
+    pub(crate) run: TaskId,
+    pub(crate) brief: Brief,
+    pub(crate) to: Option<String>,
+    pub(crate) wish: Wish,
+    pub(crate) origin: Origin,
+    /// The request that it answers, and the digest of what that says.
+    pub(crate) asked: Option<(RequestId, Digest)>,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Taken {
+    /// It is durable, and worked on.
+    Open,
+    /// It was given before, and has ended.
+    Ended(Box<RunResult>),
+}
+
+/// What the coordinator says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Said {
+    Run(Taken),
+    /// Whether the report is acknowledged.
+    Reported(bool),
+    View(Option<Box<SwarmView>>),
+    /// The id of the run was used for another one.
+    Reused(RequestId),
+    Refused {
+        code: i64,
+        reason: String,
+        message: String,
+        task: RequestId,
+    },
+    /// A report that is none.
+    Garbage(String),
+}
+
+/// Gives a run to the host that coordinates the swarm. When this returns `Ok`, it is durable.
+///
+/// # Errors
+/// It is refused, its id was used for another one, or no host took it in time: the same again is the same run.
+pub(crate) async fn give(calls: &Calls, team: &Team, given: Given) -> Result<Taken, KernelError> {
+    if team.leads() {
+        return take(calls, team, given).await;
+    }
+    match asked(calls, team, ToSwarm::Run(Box::new(given)), PATIENCE).await? {
+        Said::Run(taken) => Ok(taken),
+        other => Err(unreadable(&other)),
+    }
+}
+
+/// `claw.swarm.report` that came to a host which does not coordinate: whether it is acknowledged.
+///
+/// # Errors
+/// It is refused, or nobody took it in time.
+pub(crate) async fn report(calls: &Calls, team: &Team, params: ReportParams) -> Result<bool, KernelError> {
+    match asked(calls, team, ToSwarm::Report(Box::new(params)), PATIENCE).await? {
+        Said::Reported(acknowledged) => Ok(acknowledged),
+        other => Err(unreadable(&other)),
+    }
+}
+
+/// How the swarm stands, as its coordinator sees it.
+///
+/// # Errors
+/// No host coordinates it now.
+pub(crate) async fn view(calls: &Calls, team: &Team) -> Result<Option<SwarmView>, KernelError> {
+    match asked(calls, team, ToSwarm::View, GLANCE).await? {
+        Said::View(view) => Ok(view.map(|view| *view)),
+        other => Err(unreadable(&other)),
+    }
+}
+
+fn unreadable(said: &Said) -> KernelError {
+    tracing::warn!(
+        ?said,
+        "the host that coordinates the swarm has answered something else; its version may be another one"
+    );
+    JournalError::Away("the host that coordinates the swarm can't be understood".to_owned()).into()
+}
+
+async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) -> Result<Said, KernelError> {
+    let (Some(hosts), Some(home)) = (&calls.hosts, team.home()) else {
+        return Err(KernelError::NotReady(calls.life.state()));
+    };
+    let what = Box::new(what);
+    let wish = (home, Order::Swarm { what });
+    let said = tokio::select! {
+        biased;
+        said = orders::ask(calls, hosts, wish, patience) => said?,
+        () = calls.life.stop.cancelled() => return Err(KernelError::NotReady(calls.life.state())),
+    };
+    match serde_json::from_slice(&said) {
+        Ok(Said::Reused(id)) => Err(KernelError::RequestIdReused(id)),
+        Ok(Said::Refused {
+            code,
+            reason,
+            message,
+            task,
+        }) => Err(KernelError::Swarm {
+            code,
+            swarm: team.look(|coord| coord.plan().swarm.clone()),
+            task_id: task,
+            reason,
+            message,
+        }),
+        Ok(Said::Garbage(reason)) => Err(KernelError::BadParameter {
+            member: "result",
+            reason,
+        }),
+        Ok(said) => Ok(said),
+        Err(error) => Err(JournalError::Away(format!(
+            "the host that coordinates the swarm can't be understood: {error}"
+        ))
+        .into()),
+    }
+}
+
+/// Does what another host asks of the coordinator. `None`: this host does not coordinate yet, or can't record anything now; whoever
+/// coordinates next does it.
+pub(super) async fn obey(agent: &Agent, what: ToSwarm) -> Option<Vec<u8>> {
+    let team = agent.calls.team.as_ref().filter(|team| team.leads())?;
+    let _working = agent.life.enter().ok()?; // silent-ok: as said
+    let said = match what {
+        ToSwarm::Run(given) => take(&agent.calls, team, *given).await.map(Said::Run),
+        ToSwarm::Report(params) => {
+            let session = agent.life.root.session;
+            let taken = swarm::report(&agent.peers, session, *params).await;
+            taken.map(|answer| Said::Reported(answer.acknowledged))
+        }
+        ToSwarm::View => Ok(Said::View(swarm::view_here(&agent.peers).map(Box::new))),
+    };
+    let said = match said {
+        Ok(said) => said,
+        Err(KernelError::Journal(_) | KernelError::NotReady(_)) => return None,
+        Err(KernelError::RequestIdReused(id)) => Said::Reused(id),
+        Err(KernelError::Swarm {
+            code,
+            reason,
+            message,
+            task_id,
+            ..
+        }) => Said::Refused {
+            code,
+            reason,
+            message,
+            task: task_id,
+        },
+        Err(error) => Said::Garbage(error.to_string()),
+    };
+    Some(canonical(&said))
+}
+
+/// Takes a run in. When this returns `Ok`, it is durable.
+async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Taken, KernelError> {
+    let Given {
+        run,
+        brief,
+        to,
+        wish,
+        origin,
+        asked,
+    } = given;
+    if team.look(|coord| coord.has_ended(&run)) {
+        return ended_before(calls, team, &run, brief).await;
+    }
+    let asked = asked.map(|(request_id, request_hash)| Asked {
+        key: key(Keyed::Delegate, &request_id),
+        request_id,
+        request_hash,
+    });
+    let kept = team.accept(&run, brief, (to.as_deref(), wish), origin, asked.as_ref());
+    let kept = kept.map_err(|refusal| swarm::refused(team, &run, refusal))?;
+    let gone = || JournalError::Unwritable("the agent has ended".to_owned());
+    kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
+    Ok(Taken::Open)
+}
+
+/// The result of a run of this id, if it was this one.
+async fn ended_before(calls: &Calls, team: &Team, run: &TaskId, brief: Brief) -> Result<Taken, KernelError> {
+    // Its end may be on its way into the journal.
+    if let Some(ending) = team.when_ended(run) {
+        tokio::select! {
+            _ = ending => {}
+            () = calls.life.stop.cancelled() => {}
+        }
+    }
+    let task = Task {
+        description: brief.description,
+        input: brief.input,
+    };
+    match stored(&calls.scribe, team.home(), run).await? {
+        Stored {
+            words: Some(words),
+            result: Some(result),
+        } if words == digest(&canonical(&task)) => Ok(Taken::Ended(result)),
+        _ => Err(KernelError::RequestIdReused(run.clone())),
+    }
+}
+
+/// A run as the journal has it.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    /// The digest of its task; none: there is no such run.
+    pub(crate) words: Option<Digest>,
+    /// Its result, once it has ended.
+    pub(crate) result: Option<Box<RunResult>>,
+}
+
+/// What the journal has of a run.
+///
+/// # Errors
+/// It can't be read.
+pub(crate) async fn stored(
+    scribe: &Scribe,
+    home: Option<SessionId>,
+    run: &TaskId,
+) -> Result<Stored, JournalError> {
+    let scan = Scan {
+        session: home,
+        kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
+        with_content: true,
+        ..Scan::default()
+    };
+    let mut found = Stored::default();
+    scribe
+        .each(scan, |event| match fact_of(event) {
+            Some(clawk_swarm::Fact::Run {
+                run: known, brief, ..
+            }) if known == *run => {
+                let task = Task {
+                    description: brief.description,
+                    input: brief.input,
+                };
+                found.words = Some(digest(&canonical(&task)));
+            }
+            Some(clawk_swarm::Fact::Ended { result }) if result.task_id == *run => {
+                found.result = Some(result)
+            }
+            _ => {}
+        })
+        .await?;
+    Ok(found)
+}
+
+/// The journal has the end of a run: who waits for it here is told.
+pub(super) fn ended(agent: &Agent, event: &Recorded) {
+    let fact = fact_of(event);
+    if let (Some(team), Some(clawk_swarm::Fact::Ended { result })) = (&agent.calls.team, fact) {
+        team.ended(&result);
+    }
+}
+
+/// What the purse of a session has set aside for a run that the coordinator pays for, until its end is known.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    share: Share,
+    session: SessionId,
+    run: TaskId,
+}
+
+/// Sets aside in the giving session's purse what the run may use up, where its coordinator may be another host; the run is told so.
+/// None: the purse is here, and pays as it goes.
+///
+/// # Errors
+/// -32021: nothing is left.
+pub(crate) fn lend(
+    calls: &Calls,
+    team: &Team,
+    run: &TaskId,
+    origin: &mut Origin,
+) -> Result<Option<Lent>, CallError> {
+    if team.home().is_none() {
+        return Ok(None);
+    }
+    let purse = calls.table.purse_of(origin.session);
+    let share = calls.purses.lent(&purse, PARTS, calls.scribe.now())?;
+    (origin.tokens, origin.cost_microusd) = (share.tokens, share.cost_microusd);
+    Ok(Some(Lent {
+        share,
+        session: origin.session,
+        run: run.clone(),
+    }))
+}
+
+impl Lent {
+    /// Nothing of it is limited: what the run uses need not be waited for.
+    pub(crate) fn is_open(&self) -> bool {
+        self.share.tokens.is_none() && self.share.cost_microusd.is_none()
+    }
+
+    /// Counts what the run has used in the session that gave it; whose end is not known has used all that was set aside.
+    pub(crate) fn settle(self, calls: &Calls, team: &Team, result: Option<&RunResult>) {
+        let (used, state) = match result {
+            Some(result) => (
+                Amount {
+                    tokens: result.tokens,
+                    cost_microusd: result.cost_microusd,
+                    ..Amount::default()
+                },
+                LENT,
+            ),
+            None => (self.share.reservation.amount, ASSUMED),
+        };
+        // No purse that is kept over restarts is among them.
+        let _settled = self.share.reservation.settle(used, calls.scribe.now());
+        if used.is_zero() {
+            return;
+        }
+        let swarm = team.look(|coord| coord.plan().swarm.clone());
+        let payload = SwarmEvent {
+            cost_microusd: Some(used.cost_microusd),
+            run: Some(self.run.as_str()),
+            state: Some(state),
+            swarm: &swarm,
+            task_id: Some(self.run.as_str()),
+            token_usage: Some(used.tokens),
+            ..SwarmEvent::default()
+        };
+        let thread = Thread::of(self.session).child(calls.scribe.clock().uuid());
+        let draft = calls.scribe.entry(&thread, kind::SWARM_TRY, &payload);
+        if let Err(error) = calls.scribe.submit(vec![draft]) {
+            tracing::error!(%error, "what a run of the swarm used can't be recorded for its session");
+        }
+    }
+}

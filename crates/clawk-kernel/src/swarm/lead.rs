@@ -1,0 +1,132 @@
+//! Coordinating a swarm that hosts share: the host that holds the swarm's chain does it alone, until its run is over. Then another one
+//! takes the chain, folds the record, and goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_manifest::model::Role;
+use clawk_proto::SessionId;
+
+use super::{Peers, go_on, restore};
+use crate::error::StartError;
+use crate::event::{SessionStarted, SwarmEvent, Thread, canonical, digest, kind};
+use crate::hosts::Hosts;
+use crate::ports::{Holder, JournalError, Scan};
+use crate::start;
+use crate::team::Team;
+
+/// How often a host looks whether nobody coordinates.
+const LOOK: Duration = Duration::from_millis(500);
+/// The state of a host that coordinates from now on.
+const LEADS: &str = "leads";
+
+/// The id of the swarm's chain: the same on every host.
+pub(crate) fn home(agent: &str, swarm: &str) -> SessionId {
+    let hash = digest(&canonical(&("clawk swarm", agent, swarm)));
+    let mut id = [0; 16];
+    for (byte, of) in id.iter_mut().zip(hash.0) {
+        *byte = of;
+    }
+    SessionId(uuid::Builder::from_custom_bytes(id).into_uuid())
+}
+
+/// Looks until this host coordinates the swarm, or is lost.
+pub(crate) fn steer(peers: &Arc<Peers>, hosts: &Arc<Hosts>) {
+    let Some((team, home)) = peers
+        .calls
+        .team
+        .clone()
+        .and_then(|team| Some((team.clone(), team.home()?)))
+    else {
+        return;
+    };
+    let (own, hosts) = (Arc::clone(peers), Arc::clone(hosts));
+    peers.life.tracker.spawn(async move {
+        let looking = async {
+            while !hosts.shared.is_lost() && !team.leads() {
+                if let Err(error) = look(&own, &hosts, (&team, home)).await {
+                    tracing::error!(%error, "this host can't coordinate the swarm; it tries again");
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = looking => {}
+            () = own.life.closing.cancelled() => {}
+        }
+    });
+}
+
+async fn look(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId)) -> Result<(), StartError> {
+    match hosts.shared.hold(home).await {
+        Ok(Holder::Here | Holder::Taken) => lead(peers, hosts, (team, home)).await,
+        Ok(Holder::There(_)) => Ok(()),
+        Err(error) => {
+            tracing::debug!(%error, "who coordinates the swarm can't be seen");
+            Ok(())
+        }
+    }
+}
+
+/// Takes up what the record has of the swarm, and coordinates from now on.
+async fn lead(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId)) -> Result<(), StartError> {
+    let before = told(peers, home).await?;
+    let host = hosts.shared.host();
+    let mut drafts = Vec::new();
+    if before.is_none() {
+        let started = SessionStarted {
+            agent_hash: peers.sessions.agent_hash,
+            agent_id: &peers.calls.manifest.identity.name,
+            door: "runtime",
+            goal: "swarm",
+            role: Role::Admin.as_str(),
+            run: peers.life.root.session.0,
+        };
+        drafts.push(
+            peers
+                .scribe
+                .entry(&Thread::of(home), kind::SESSION_STARTED, &started),
+        );
+    }
+    let swarm = team.look(|coord| coord.plan().swarm.clone());
+    let leads = SwarmEvent {
+        host: Some(host),
+        state: Some(LEADS),
+        swarm: &swarm,
+        ..SwarmEvent::default()
+    };
+    let thread = Thread::of(home).child(peers.scribe.clock().uuid());
+    drafts.push(peers.scribe.entry(&thread, kind::SWARM_LED, &leads));
+    // INVARIANT: this is durable before anything is folded: what an earlier coordinator recorded is before it, and nothing of it behind.
+    peers.scribe.write(drafts).await?;
+    team.anew();
+    let busy = restore(peers).await?;
+    let moved = before.is_some_and(|before| before != host);
+    if moved {
+        super::lock(&peers.moved).extend(busy.iter().copied());
+    }
+    team.lead();
+    tracing::info!(host, tasks = busy.len(), "this host coordinates the swarm");
+    go_on(peers)?;
+    start::end_tasks(&peers.sessions, &busy).await
+}
+
+/// The host that coordinated last; none: the swarm's chain is new.
+async fn told(peers: &Peers, home: SessionId) -> Result<Option<String>, JournalError> {
+    let scan = Scan {
+        session: Some(home),
+        kinds: &[kind::SWARM_LED],
+        ..Scan::default()
+    };
+    let mut host = None;
+    peers
+        .scribe
+        .each(scan, |event| {
+            let fields: serde_json::Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+            host = fields
+                .get("host")
+                .and_then(|host| Some(host.as_str()?.to_owned()));
+        })
+        .await?;
+    Ok(host)
+}

@@ -1,0 +1,226 @@
+//! An agent with a Swarm on several hosts: one of them coordinates, whoever is asked; another one goes on when it is lost.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::{Database, Host, PATIENCE, agent, holds, said, until};
+use crate::agent::Agent;
+use crate::counter::Counter;
+use crate::stop::request;
+
+/// The Claw gives what it is told to a worker, which orders it.
+const SCRIPT: &str = r#"
+scenes:
+  - system: role worker
+    steps:
+      - call: [{ name: order, arguments: { id: "{{last_user_text}}" } }]
+      - any:
+          - { when: { error: true }, say: "It failed." }
+          - say: "Ordered {{last_user_text}}."
+            usage: { input: 100, output: 10 }
+  - steps:
+      - call: [{ name: delegate, arguments: { task: "{{last_user_text}}", to: worker } }]
+      - say: "They say: {{last_tool_text}}"
+"#;
+
+fn with_swarm(database: &Database, counter: &Counter, workers: u32, more: Value) -> Agent {
+    let agent = agent(database, counter);
+    let members = json!([{"identity_ref": "hand", "role": "worker", "count": workers}]);
+    let swarm = crate::swarm::swarm("leader-worker", "leader-decides", members, more);
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let manifest = format!("{}\n  swarm: {{ inline: {swarm} }}\n", manifest.trim_end());
+    std::fs::write(agent.path("claw.yaml"), manifest).unwrap();
+    std::fs::write(agent.path("script.yaml"), SCRIPT).unwrap();
+    agent
+}
+
+/// The host that coordinates, by the record.
+fn coordinator(database: &Database) -> String {
+    database.sql("SELECT payload::json->>'host' FROM tested.events WHERE kind = 'ckp.swarm.led' ORDER BY row DESC LIMIT 1")
+}
+
+fn delegate(host: &mut Host, id: u32, task: &str) {
+    let context = json!({"request_id": request(id), "swarm": "team", "member": "worker"});
+    let params = json!({"task_id": request(50_000 + id), "task": {"description": task}, "context": context});
+    host.send(id, "claw.swarm.delegate", &params);
+}
+
+fn ends(database: &Database) -> u32 {
+    let ended = database.sql("SELECT count(*) FROM tested.events WHERE kind = 'ckp.swarm.ended'");
+    ended.parse().unwrap()
+}
+
+/// Each run has ended once, each task was reported once, and all of it stands in one chain.
+fn each_once(database: &Database, runs: u32) {
+    let twice = "SELECT count(*) FROM (SELECT 1 FROM tested.events WHERE kind IN ('ckp.swarm.ended', 'ckp.swarm.reported', 'ckp.swarm.run') \
+        GROUP BY kind, payload::json->>'task_id' HAVING count(*) > 1) t";
+    assert_eq!(database.sql(twice), "0");
+    assert_eq!(ends(database), runs);
+    let chains = "SELECT count(DISTINCT session) FROM tested.events WHERE kind IN ('ckp.swarm.run', 'ckp.swarm.ended', 'ckp.swarm.led')";
+    assert_eq!(database.sql(chains), "1");
+}
+
+#[test]
+fn what_any_host_gives_the_swarm_is_worked_on_by_the_one_that_coordinates() {
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = with_swarm(&database, &counter, 3, json!({}));
+    let checked = agent
+        .clawk(["validate", "claw.yaml", "--config", "a.toml", "--format", "json"])
+        .assert()
+        .success();
+    let told = crate::agent::text(&checked.get_output().stdout);
+    assert!(!told.contains("one host"), "{told}");
+    let mut first = Host::start(&agent, "a");
+    until("it coordinates", || coordinator(&database) == "a");
+    let mut second = Host::start(&agent, "b");
+    // By a turn, by a request, at both hosts.
+    for (n, host) in [(1, &mut first), (2, &mut second)] {
+        host.say(100 + n, &format!("talk-{n}"), &format!("m{n}"));
+        delegate(host, 200 + n, &format!("d{n}"));
+        // The same again is the same.
+        delegate(host, 200 + n, &format!("d{n}"));
+        let given = host.answer(200 + n);
+        assert!(given.get("result").is_some(), "{given}");
+        let again = host.answer(200 + n);
+        assert!(again.get("result").is_some(), "{again}");
+        let answer = host.answer(100 + n);
+        let text = answer["result"]["parts"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.contains(&format!("Ordered m{n}.")), "{answer}");
+    }
+    // Another task under a known id is refused wherever it comes in.
+    let context = json!({"request_id": request(300), "swarm": "team"});
+    let other = json!({"task_id": request(50_201), "task": {"description": "another"}, "context": context});
+    second.send(300, "claw.swarm.delegate", &other);
+    let refused = second.answer(300);
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    let unknown = json!({"task_id": request(50_301), "task": {"description": "x"},
+        "context": {"request_id": request(301), "swarm": "team", "member": "nobody"}});
+    second.send(301, "claw.swarm.delegate", &unknown);
+    let refused = second.answer(301);
+    assert_eq!(refused["error"]["data"]["reason"], "unknown_member", "{refused}");
+    until("all are ordered", || counter.hits().len() == 4);
+    // A report of a task that nobody gave is an orphan, wherever it comes in.
+    let report = json!({"task_id": request(9), "status": "completed", "result": {"text": "x"}});
+    second.send(302, "claw.swarm.report", &report);
+    let orphan = second.answer(302);
+    assert_eq!(orphan["result"]["acknowledged"], true, "{orphan}");
+    let peers = [&mut first, &mut second].map(|host| {
+        host.send(303, "claw.swarm.discover", &json!({}));
+        host.answer(303)["result"]["peers"].clone()
+    });
+    assert_eq!(peers[0].as_array().unwrap().len(), 3, "{peers:?}");
+    assert_eq!(peers[0], peers[1]);
+    until("all have ended", || ends(&database) == 4);
+    each_once(&database, 4);
+    counter.never_twice();
+    let status = said(
+        &agent,
+        &["swarm", "status", "claw.yaml", "--config", "a.toml"],
+        "b",
+    );
+    assert_eq!(status["runs"], json!([]), "{status}");
+    first.stop();
+    second.stop();
+    holds(&agent, &database);
+}
+
+#[test]
+fn when_the_host_that_coordinates_is_killed_another_one_goes_on() {
+    const RUNS: u32 = 12;
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = with_swarm(&database, &counter, 4, json!({}));
+    let mut first = Host::start(&agent, "a");
+    until("it coordinates", || coordinator(&database) == "a");
+    let mut second = Host::start(&agent, "b");
+    let mut third = Host::start(&agent, "c");
+    counter.hold(true);
+    // Half of them by turns of hosts that do not coordinate.
+    for n in 0..RUNS {
+        let host = if n % 2 == 0 { &mut second } else { &mut third };
+        host.say(100 + n, &format!("talk-{n}"), &format!("m{n}"));
+    }
+    // Four are at work, and nobody knows what became of their orders; the others wait.
+    until("four are at work", || counter.hits().len() == 4);
+    until("all are given", || {
+        let given = database.sql("SELECT count(*) FROM tested.events WHERE kind = 'ckp.swarm.run'");
+        given == RUNS.to_string()
+    });
+    let begun: Vec<String> = counter.hits().iter().map(|hit| hit.id.clone()).collect();
+    counter.hold(false);
+    first.kill();
+    let killed = Instant::now();
+    let mut unknown = 0;
+    for n in 0..RUNS {
+        let host = if n % 2 == 0 { &mut second } else { &mut third };
+        let answer = host.answer(100 + n);
+        let text = answer["result"]["parts"][0]["text"].as_str().unwrap_or_default();
+        if begun.contains(&format!("m{n}")) {
+            // What it ordered is not ordered again: the member is told that nobody knows.
+            assert!(text.contains("It failed."), "{answer}");
+            unknown += 1;
+        } else {
+            assert!(text.contains(&format!("Ordered m{n}.")), "{answer}");
+        }
+    }
+    println!("all have ended after {} ms", killed.elapsed().as_millis());
+    assert!(killed.elapsed() < PATIENCE);
+    assert_eq!(unknown, 4);
+    assert_eq!(database.sql("SELECT count(*) FROM tested.effects_open"), "4");
+    assert_ne!(coordinator(&database), "a");
+    assert_eq!(counter.counts().len(), usize::try_from(RUNS).unwrap());
+    counter.never_twice();
+    each_once(&database, RUNS);
+    // The one that was killed comes back, and works beside the others.
+    let mut back = Host::start(&agent, "a");
+    back.say(300, "talk-back", "m300");
+    let answer = back.answer(300);
+    assert!(answer["result"].to_string().contains("Ordered m300."), "{answer}");
+    assert_ne!(coordinator(&database), "a");
+    for host in [back, second, third] {
+        host.stop();
+    }
+    holds(&agent, &database);
+}
+
+#[test]
+fn the_swarm_moves_when_its_host_ends_and_back_without_a_task_lost_or_done_twice() {
+    const ROUNDS: u32 = 4;
+    const EACH: u32 = 6;
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = with_swarm(&database, &counter, 2, json!({}));
+    let mut hosts = vec![Host::start(&agent, "a"), Host::start(&agent, "b")];
+    until("one coordinates", || !coordinator(&database).is_empty());
+    let mut given = 0;
+    for _ in 0..ROUNDS {
+        let now = coordinator(&database);
+        let at = usize::from(now == "b");
+        let other = 1 - at;
+        for _ in 0..EACH {
+            given += 1;
+            hosts[other].say(1000 + given, &format!("talk-{given}"), &format!("m{given}"));
+        }
+        // In the middle of the work, in order.
+        until("some are ordered", || {
+            counter.hits().len() >= usize::try_from(given - EACH + 1).unwrap()
+        });
+        let name = if at == 0 { "a" } else { "b" };
+        hosts.remove(at).stop();
+        hosts.insert(at, Host::start(&agent, name));
+        for n in given - EACH + 1..=given {
+            let answer = hosts[other].answer(1000 + n);
+            assert!(
+                answer["result"].to_string().contains(&format!("m{n}")),
+                "{answer}"
+            );
+        }
+    }
+    let led = database.sql("SELECT count(*) FROM tested.events WHERE kind = 'ckp.swarm.led'");
+    assert_eq!(led, (ROUNDS + 1).to_string());
+    counter.never_twice();
+    each_once(&database, given);
+    for host in hosts {
+        host.stop();
+    }
+    holds(&agent, &database);
+}
