@@ -9,7 +9,7 @@ mod tries;
 mod wire;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use clawk_manifest::model::{Identity, Manifest, Role, Swarm};
@@ -57,7 +57,9 @@ pub(crate) struct Peers {
     pub(crate) scribe: Scribe,
     identities: BTreeMap<String, Arc<Identity>>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
-    token_key: TokenKey,
+    /// What report tokens are made of: this host's, or the one of all hosts, once this one coordinates.
+    token_key: OnceLock<TokenKey>,
+    own_key: TokenKey,
     signer: Option<Arc<Signer>>,
     /// Tries that others work on.
     sent: Mutex<elsewhere::SentTries>,
@@ -189,6 +191,16 @@ pub(crate) fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> Kernel
 
 impl Peers {
     pub(crate) fn new(sessions: Arc<Sessions>, options: SwarmOptions) -> Self {
+        let shared = sessions
+            .calls
+            .team
+            .as_ref()
+            .is_some_and(|team| team.home().is_some());
+        let token_key = if shared {
+            OnceLock::new()
+        } else {
+            OnceLock::from(options.token_key.clone())
+        };
         Self {
             calls: Arc::clone(&sessions.calls),
             life: Arc::clone(&sessions.life),
@@ -196,7 +208,8 @@ impl Peers {
             sessions,
             identities: options.identities,
             elsewhere: options.elsewhere,
-            token_key: options.token_key,
+            token_key,
+            own_key: options.token_key,
             signer: options.signer,
             sent: Mutex::default(),
             tries: Mutex::default(),
