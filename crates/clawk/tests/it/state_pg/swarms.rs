@@ -27,13 +27,18 @@ scenes:
 
 fn with_swarm(database: &Database, counter: &Counter, workers: u32, more: Value) -> Agent {
     let agent = agent(database, counter);
+    add(&agent, workers, more);
+    agent
+}
+
+/// Gives the agent a Swarm of so many workers.
+pub(super) fn add(agent: &Agent, workers: u32, more: Value) {
     let members = json!([{"identity_ref": "hand", "role": "worker", "count": workers}]);
     let swarm = crate::swarm::swarm("leader-worker", "leader-decides", members, more);
     let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
     let manifest = format!("{}\n  swarm: {{ inline: {swarm} }}\n", manifest.trim_end());
     std::fs::write(agent.path("claw.yaml"), manifest).unwrap();
     std::fs::write(agent.path("script.yaml"), SCRIPT).unwrap();
-    agent
 }
 
 /// The host that coordinates, by the record.
@@ -52,12 +57,19 @@ fn ends(database: &Database) -> u32 {
     ended.parse().unwrap()
 }
 
-/// Each run has ended once, each task was reported once, and all of it stands in one chain.
+/// Each run that was given has ended once, each task was reported once, and all of it stands in one chain.
 fn each_once(database: &Database, runs: u32) {
+    assert_eq!(ends(database), runs);
+    each_ended_once(database);
+}
+
+pub(super) fn each_ended_once(database: &Database) {
     let twice = "SELECT count(*) FROM (SELECT 1 FROM tested.events WHERE kind IN ('ckp.swarm.ended', 'ckp.swarm.reported', 'ckp.swarm.run') \
         GROUP BY kind, payload::json->>'task_id' HAVING count(*) > 1) t";
     assert_eq!(database.sql(twice), "0");
-    assert_eq!(ends(database), runs);
+    let open = "SELECT count(*) FROM tested.events r WHERE kind = 'ckp.swarm.run' AND NOT EXISTS (SELECT 1 FROM tested.events e \
+        WHERE e.kind = 'ckp.swarm.ended' AND e.payload::json->>'task_id' = r.payload::json->>'task_id')";
+    assert_eq!(database.sql(open), "0");
     let chains = "SELECT count(DISTINCT session) FROM tested.events WHERE kind IN ('ckp.swarm.run', 'ckp.swarm.ended', 'ckp.swarm.led')";
     assert_eq!(database.sql(chains), "1");
 }
