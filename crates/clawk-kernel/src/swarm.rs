@@ -306,8 +306,7 @@ pub(crate) async fn delegate(
     };
     let run = given.run.clone();
     let lent = lend(peers, team, &mut given)?;
-    let ended = team.wait_for_end(&run);
-    if let Taken::Open = runs::give(&peers.calls, team, given).await? {
+    if let Taken::Open(ended) = runs::give(&peers.calls, team, given).await? {
         paid_by(peers, team, &run, origin);
         settle_later(peers, lent, ended);
     }
@@ -406,12 +405,18 @@ pub(crate) async fn run(
             asked: None,
         };
         let lent = lend(peers, team, &mut given)?;
-        let ended = team.wait_for_end(&run);
         match runs::give(&peers.calls, team, given).await? {
-            Taken::Open => paid_by(peers, team, &run, origin),
-            Taken::Ended(result) => return Ok(*result),
+            Taken::Open(ended) => {
+                paid_by(peers, team, &run, origin);
+                (ended, lent)
+            }
+            Taken::Ended(result) => {
+                if let Some(lent) = lent {
+                    lent.settle_once(&peers.calls, team, &result).await?;
+                }
+                return Ok(*result);
+            }
         }
-        (ended, lent)
     };
     let result = told(peers, ended).await;
     if let Some(lent) = lent {
@@ -427,15 +432,18 @@ pub(crate) async fn result_of(peers: &Peers, run: &TaskId) -> Option<RunResult> 
         Some(ended) => ended,
         None => {
             let ended = team.wait_for_end(run);
-            let stored = stored(&peers.scribe, team.home(), run).await;
-            let stored = stored.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
-            match stored.ok()? {
-                Kept {
-                    result: Some(result), ..
-                } => return Some(*result),
+            match stored(&peers.scribe, team.home(), run).await {
                 // Another host coordinates it.
-                Kept { words: Some(_), .. } if !team.leads() => ended,
-                _ => return None,
+                Ok(Kept {
+                    words: Some(_),
+                    result: None,
+                }) if !team.leads() => ended,
+                found => {
+                    team.wait_no_more(run, ended);
+                    let found =
+                        found.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
+                    return found.ok()?.result.map(|result| *result); // silent-ok: said above
+                }
             }
         }
     };

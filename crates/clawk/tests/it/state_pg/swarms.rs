@@ -125,6 +125,25 @@ fn what_any_host_gives_the_swarm_is_worked_on_by_the_one_that_coordinates() {
     assert_eq!(peers[0].as_array().unwrap().len(), 3, "{peers:?}");
     assert_eq!(peers[0], peers[1]);
     until("all have ended", || ends(&database) == 4);
+    // One tree over both hosts, wherever it is asked for.
+    let tree = said(&agent, &["trace", "show", "--task", &request(50_202)], "b");
+    let root = &tree["root"];
+    assert_eq!(
+        (
+            &root["task_id"],
+            &root["status"],
+            root["children"].as_array().map(Vec::len)
+        ),
+        (&json!(request(50_202)), &json!("completed"), Some(1)),
+        "{tree}"
+    );
+    assert_eq!(
+        root["children"][0]["member"]
+            .as_str()
+            .map(|name| name.starts_with("hand-")),
+        Some(true),
+        "{tree}"
+    );
     each_once(&database, 4);
     counter.never_twice();
     let status = said(
