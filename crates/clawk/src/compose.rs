@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::peers;
 use crate::state::kept::{self, Beside, StateDir};
 use anyhow::{Context, Result};
-use clawk_kernel::ports::{Journal, Provider, TokenKey};
+use clawk_kernel::ports::{Provider, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::witness::digest_of;
 use clawk_kernel::{Atlases, ModelOptions, Options, Parts, Shown, StartError, SwarmOptions};
@@ -312,7 +312,7 @@ impl Blueprint {
             ..
         } = &self.config.settings;
         let env = self.resolver.env();
-        let journal: Arc<dyn Journal> = state.journal();
+        let journal = kept::lasting_journal(state);
         let audits = audit::of(
             &self.manifest.policies,
             &self.config.settings.audit,

@@ -27,11 +27,13 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct PgJournal {
     inner: Arc<Inner>,
+    /// Of one start of the agent: what is left of that start in this process after the next one can record nothing any more.
+    number: Option<i64>,
 }
 
 impl PgJournal {
-    pub(super) const fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(super) const fn new(inner: Arc<Inner>, number: Option<i64>) -> Self {
+        Self { inner, number }
     }
 
     async fn read<T>(&self, work: impl AsyncFn(&Session) -> Result<T, Failure>) -> Result<T, JournalError> {
@@ -54,7 +56,13 @@ impl Journal for PgJournal {
         if let Some(fault) = batch.fault() {
             return Err(fault);
         }
-        self.inner.queue.push(Work::Append(batch))
+        if self
+            .number
+            .is_some_and(|number| number != self.inner.lease.number())
+        {
+            return Err(self.inner.lease.lost());
+        }
+        self.inner.queue.push(Work::Append(batch, self.number))
     }
 
     fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
@@ -126,7 +134,7 @@ impl Journal for PgJournal {
 
     fn shared(&self) -> Option<Arc<dyn Shared>> {
         let shared = self.inner.lease.sharing == Sharing::Shared;
-        shared.then(|| Arc::new(PgShared::new(Arc::clone(&self.inner))) as _)
+        shared.then(|| Arc::new(PgShared::new(Arc::clone(&self.inner), self.number)) as _)
     }
 
     fn flush(&self) -> Later<'_, Result<(), JournalError>> {

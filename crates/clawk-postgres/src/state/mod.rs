@@ -281,10 +281,17 @@ impl PgState {
         })
     }
 
-    /// The journal.
+    /// The journal, for the present start of the agent: see [`Self::begin`].
     #[must_use]
     pub fn journal(&self) -> Arc<PgJournal> {
-        Arc::new(PgJournal::new(Arc::clone(&self.inner)))
+        let number = self.inner.lease.number();
+        Arc::new(PgJournal::new(Arc::clone(&self.inner), Some(number)))
+    }
+
+    /// The journal, for what outlives a start of the agent.
+    #[must_use]
+    pub fn lasting_journal(&self) -> Arc<PgJournal> {
+        Arc::new(PgJournal::new(Arc::clone(&self.inner), None))
     }
 
     /// The database.

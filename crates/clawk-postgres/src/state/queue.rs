@@ -25,7 +25,8 @@ pub(super) enum Extra {
 /// What the writer does.
 #[derive(Debug)]
 pub(super) enum Work {
-    Append(Batch),
+    /// Of the agent's start that has this number, if one has: that of an earlier start is left out.
+    Append(Batch, Option<i64>),
     /// Both in the same commit.
     AppendAnd(Batch, Extra),
     Run(Extra),
@@ -36,7 +37,7 @@ pub(super) enum Work {
 impl Work {
     pub(super) const fn batch(&self) -> Option<&Batch> {
         match self {
-            Self::Append(batch) | Self::AppendAnd(batch, _) => Some(batch),
+            Self::Append(batch, _) | Self::AppendAnd(batch, _) => Some(batch),
             Self::Run(_) | Self::Flush => None,
         }
     }
@@ -44,8 +45,13 @@ impl Work {
     pub(super) const fn extra(&self) -> Option<&Extra> {
         match self {
             Self::AppendAnd(_, extra) | Self::Run(extra) => Some(extra),
-            Self::Append(_) | Self::Flush => None,
+            Self::Append(..) | Self::Flush => None,
         }
+    }
+
+    /// It is of another start of the agent than this one.
+    pub(super) const fn is_past(&self, number: i64) -> bool {
+        matches!(self, Self::Append(_, Some(of)) if *of != number)
     }
 }
 

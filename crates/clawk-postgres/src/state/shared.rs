@@ -24,18 +24,26 @@ const ORDERS_KEPT: &str = "1 hour";
 #[derive(Debug)]
 pub(super) struct PgShared {
     inner: Arc<Inner>,
+    /// Of one start of the agent.
+    number: Option<i64>,
 }
 
 impl PgShared {
-    pub(super) const fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(super) const fn new(inner: Arc<Inner>, number: Option<i64>) -> Self {
+        Self { inner, number }
+    }
+
+    /// Others have taken over from this start, or another one came after it.
+    fn is_over(&self) -> bool {
+        let lease = &self.inner.lease;
+        lease.is_fenced() || self.number.is_some_and(|number| number != lease.number())
     }
 
     async fn write<T>(
         &self,
         work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
     ) -> Result<T, JournalError> {
-        if self.inner.lease.is_fenced() {
+        if self.is_over() {
             return Err(self.inner.lease.lost());
         }
         self.inner.database.write(work).await.map_err(unwritten)
@@ -208,11 +216,11 @@ impl Shared for PgShared {
     }
 
     fn is_lost(&self) -> bool {
-        self.inner.lease.is_fenced()
+        self.is_over()
     }
 
     fn holds(&self, session: SessionId) -> bool {
-        self.inner.lease.holds(session)
+        !self.is_over() && self.inner.lease.holds(session)
     }
 
     fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>> {
@@ -220,6 +228,9 @@ impl Shared for PgShared {
     }
 
     fn release(&self, session: SessionId) {
+        if self.is_over() {
+            return; // it went with that start, and may be the next one's
+        }
         if let Some(epoch) = self.inner.lease.let_go(session) {
             // What can't be written now is free when this run ends.
             let _queued = self.inner.queue.push(Work::Run(Extra::Release(session, epoch)));

@@ -50,6 +50,10 @@ pub(super) async fn admit(
     let others = others(session, lease, run, works, &mut admitted.taken).await?;
     for (work, out) in works.iter().zip(&mut admitted.out) {
         let Some(batch) = work.batch() else { continue };
+        if work.is_past(run) {
+            *out = Some(lease.lost());
+            continue;
+        }
         let moved = batch.entries.iter().filter(|entry| is_own(entry));
         let moved = moved.filter_map(|entry| others.get(&entry.session)).next();
         if let Some(host) = moved {
@@ -77,6 +81,7 @@ async fn others(
 ) -> Result<BTreeMap<SessionId, String>, Failure> {
     let entries = works
         .iter()
+        .filter(|work| !work.is_past(run))
         .filter_map(Work::batch)
         .flat_map(|batch| &batch.entries);
     let unknown: BTreeSet<SessionId> = entries

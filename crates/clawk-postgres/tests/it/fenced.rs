@@ -118,3 +118,33 @@ async fn what_is_set_aside_is_given_back_by_the_batch_that_spends_it() {
     append(&state, 2, terms).await.unwrap();
     assert_eq!(server.sql(reserved), "0");
 }
+
+/// An agent that ends slowly, in a process that has started it anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_an_earlier_start_records_nothing_and_takes_nothing() {
+    let server = Server::start();
+    let state = open(&server, "a").await;
+    state.begin().await.unwrap();
+    let (before, lasting) = (state.journal(), state.lasting_journal());
+    let hosts_before = before.shared().unwrap();
+    append(&state, 1, Terms::default()).await.unwrap();
+    assert!(hosts_before.holds(SESSION) && !hosts_before.is_lost());
+    state.begin().await.unwrap();
+    let hosts = state.journal().shared().unwrap();
+    assert_eq!(hosts.hold(SESSION).await.unwrap(), Holder::Taken);
+    let batch = |n| Batch {
+        entries: vec![entry(n)],
+        ..Batch::default()
+    };
+    let refused = before.submit(batch(2)).map(drop);
+    assert!(matches!(refused, Err(JournalError::Fenced { .. })), "{refused:?}");
+    assert!(hosts_before.is_lost() && !hosts_before.holds(SESSION));
+    hosts_before.hold(SESSION).await.unwrap_err();
+    // A session that ended there is not given up here.
+    hosts_before.release(SESSION);
+    state.journal().flush().await.unwrap();
+    assert!(hosts.holds(SESSION));
+    append(&state, 3, Terms::default()).await.unwrap();
+    lasting.submit(batch(4)).unwrap().durable().await.unwrap();
+    assert_eq!(events(&server), "3");
+}

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
 use clawk_kernel::Parts;
-use clawk_kernel::ports::Inspect;
+use clawk_kernel::ports::{Inspect, Journal};
 use clawk_manifest::model::Store;
 use clawk_recall::seal::Key;
 use clawk_secrets::{Env, Resolver};
@@ -111,6 +111,12 @@ pub(crate) async fn begin(state: &StateDir) -> Result<()> {
     Ok(state.begin().await?)
 }
 
+/// The journal for what outlives a start of the agent.
+#[cfg(feature = "postgres")]
+pub(crate) fn lasting_journal(state: &StateDir) -> Arc<dyn Journal> {
+    state.lasting_journal()
+}
+
 /// Whether hosts share it, and whether this host does what one of them alone may do.
 #[cfg(feature = "postgres")]
 pub(crate) fn sharing(state: &StateDir) -> Sharing {
@@ -147,7 +153,9 @@ pub(crate) fn is_on_server(state: &StateDir) -> bool {
 
 #[cfg(not(feature = "postgres"))]
 mod left_out {
-    use super::{Beside, Host, Kept, Keys, Parts, Path, Reader, Result, Server, Sharing, StateDir};
+    use super::{
+        Arc, Beside, Host, Journal, Kept, Keys, Parts, Path, Reader, Result, Server, Sharing, StateDir,
+    };
 
     #[expect(
         clippy::unnecessary_wraps,
@@ -181,6 +189,10 @@ mod left_out {
         Ok(())
     }
 
+    pub(crate) fn lasting_journal(state: &StateDir) -> Arc<dyn Journal> {
+        state.journal()
+    }
+
     pub(crate) const fn sharing(_state: &StateDir) -> Sharing {
         Sharing {
             shared: false,
@@ -202,7 +214,8 @@ mod left_out {
 }
 #[cfg(not(feature = "postgres"))]
 pub(crate) use left_out::{
-    around, begin, copy_of_server, is_fenced, is_on_server, on_server, serve, served, sharing,
+    around, begin, copy_of_server, is_fenced, is_on_server, lasting_journal, on_server, serve, served,
+    sharing,
 };
 
 /// What `clawk state info` prints.

@@ -175,6 +175,14 @@ impl StateDir {
         }
     }
 
+    /// The same for what outlives a start of the agent.
+    pub(crate) fn lasting_journal(&self) -> Arc<dyn Journal> {
+        match self {
+            Self::Sqlite(state) => state.journal(),
+            Self::Postgres(remote) => remote.state.lasting_journal(),
+        }
+    }
+
     pub(crate) fn memory(&self) -> Arc<dyn Memory> {
         match self {
             Self::Sqlite(state) => state.memory(),

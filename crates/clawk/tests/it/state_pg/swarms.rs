@@ -64,9 +64,16 @@ fn each_once(database: &Database, runs: u32) {
 }
 
 pub(super) fn each_ended_once(database: &Database) {
-    let twice = "SELECT count(*) FROM (SELECT 1 FROM tested.events WHERE kind IN ('ckp.swarm.ended', 'ckp.swarm.reported', 'ckp.swarm.run') \
-        GROUP BY kind, payload::json->>'task_id' HAVING count(*) > 1) t";
-    assert_eq!(database.sql(twice), "0");
+    let twice = "SELECT string_agg(kind || ' ' || task || ' at rows ' || rows, E'\\n') FROM (SELECT kind, payload::json->>'task_id' AS task, \
+        string_agg(row::text, ', ') AS rows FROM tested.events WHERE kind IN ('ckp.swarm.ended', 'ckp.swarm.reported', 'ckp.swarm.run') \
+        GROUP BY 1, 2 HAVING count(*) > 1) t";
+    let told = database.sql(twice);
+    let task = told.split_whitespace().nth(1).unwrap_or_default();
+    let about = format!(
+        "SELECT row || ' ' || at || ' ' || kind || ' ' || left(payload, 300) FROM tested.events WHERE kind = 'ckp.swarm.led' OR \
+         (kind LIKE 'ckp.swarm.%' AND payload LIKE '%{task}%') ORDER BY row"
+    );
+    assert_eq!(told, "", "{}", database.sql(&about));
     let open = "SELECT count(*) FROM tested.events r WHERE kind = 'ckp.swarm.run' AND NOT EXISTS (SELECT 1 FROM tested.events e \
         WHERE e.kind = 'ckp.swarm.ended' AND e.payload::json->>'task_id' = r.payload::json->>'task_id')";
     assert_eq!(database.sql(open), "0");
