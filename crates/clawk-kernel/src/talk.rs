@@ -263,13 +263,13 @@ async fn follow(
         {
             let reason = match end {
                 TurnEnd::Answered | TurnEnd::Cancelled => None,
-                TurnEnd::Failed(reason) => {
+                TurnEnd::Failed(reason) => match record(sessions, place.session, place).await?.end {
                     // An end that is on no record is none: the message is taken up after the next start, and answered then.
-                    if record(sessions, place.session, place).await?.end.is_none() {
-                        return Err(JournalError::Unwritable(reason).into());
-                    }
-                    Some(reason)
-                }
+                    None => return Err(JournalError::Unwritable(reason).into()),
+                    // Whoever took the turn over has answered it: that is its end.
+                    Some(told) if told.reason.is_none() => return Ok(told),
+                    Some(_) => Some(reason),
+                },
             };
             // What did not fit into the watcher's queue is in the record.
             if found.is_none() && missed {

@@ -373,7 +373,7 @@ impl Run {
         let lost = "SELECT count(*) FROM tested.inbox WHERE state = 'open'";
         assert_eq!(primary.sql(lost), "0", "no message waits");
         if self.swarm {
-            swarms::each_ended_once(&primary);
+            swarms::each_ended_once(primary);
         }
         for state in ["a".to_owned(), format!("{}?schema=tested", primary.url())] {
             let report = said(&self.agent, &["trace", "verify"], &state);
