@@ -92,6 +92,30 @@ impl MemJournal {
         }
     }
 
+    /// The answer that another host has recorded for a message, whatever else waits.
+    pub fn answered_elsewhere(&self, session: SessionId, message: MessageId, text: &str) {
+        let bytes = text.as_bytes().to_vec();
+        let digest = crate::event::digest(&bytes);
+        let payload = serde_json::json!({"could_act": false, "duration_ms": 1, "end": "answered", "input_tokens": 1,
+            "message_id": message, "output_tokens": 1, "text_hash": digest});
+        let entry = crate::ports::Entry {
+            session,
+            event_id: message.0,
+            span: session.0,
+            parent: None,
+            at: Timestamp(0),
+            kind: crate::kind::MESSAGE_ANSWERED,
+            payload: serde_json::value::to_raw_value(&payload).unwrap(),
+            content: Some(Content { digest, bytes }),
+            answers: None,
+        };
+        let batch = Batch {
+            entries: vec![entry],
+            ..Batch::default()
+        };
+        self.lock().take(batch).unwrap();
+    }
+
     /// Takes everything again.
     pub fn recover(&self) {
         self.lock().room = None;

@@ -217,6 +217,41 @@ async fn a_turn_that_a_crash_cut_off_answers_who_asks_again() {
     assert_eq!(accepted(&again), 1, "it was said once");
 }
 
+/// Another host took the session over, and has answered, when the turn ends here.
+#[tokio::test]
+async fn a_turn_that_was_answered_elsewhere_is_told_by_that_answer() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    rig.journal.slow();
+    let asks = kernel.clone();
+    let talk = tokio::spawn(async move { send(&asks, message("ann", Some("desk"), "hello", 1)).await });
+    let has = |wanted: &str| rig.journal.kinds().iter().any(|known| known == wanted);
+    while !has(kind::PROVIDER_COMPLETED) {
+        rig.journal.commit(1);
+        tokio::task::yield_now().await;
+    }
+    let (message, _) = rig.journal.inbox()[0];
+    let session = rig
+        .journal
+        .events()
+        .into_iter()
+        .find(|event| event.kind == kind::MESSAGE_ACCEPTED)
+        .unwrap()
+        .session;
+    rig.journal
+        .answered_elsewhere(session, message, "by another host");
+    rig.journal.fail_after(0);
+    while !talk.is_finished() {
+        rig.journal.commit(1);
+        tokio::task::yield_now().await;
+    }
+    let told = talk.await.unwrap().unwrap();
+    assert_eq!(
+        (told.text.as_str(), told.stop, told.reason),
+        ("by another host", TalkStop::Answered, None)
+    );
+}
+
 #[tokio::test]
 async fn who_asks_hears_its_own_turn_and_watchers_hear_it_too() {
     let rig = talking();
