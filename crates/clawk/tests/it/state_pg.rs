@@ -254,6 +254,7 @@ pub(crate) fn said(agent: &Agent, args: &[&str], state: &str) -> Value {
     let output = command
         .args(args)
         .args(["--state", state, "--format", "json"])
+        .timeout(LONGEST)
         .env("PGPASSWORD", Database::PASSWORD)
         .output()
         .unwrap();
