@@ -3,12 +3,15 @@
     memory_server.py FILE [MODE]
 
 Entries lie in FILE, as JSON. MODE makes it a bad one: `forgetful` loses the marks, `lying` changes contents, `keeping` forgets nothing,
-`vague` answers `store` with nothing.
+`vague` answers `store` with nothing, `deaf` never answers `store` and `query` and serves everything else on, `stuck` does nothing at all any
+more from the first of them.
 """
 
+import asyncio
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +33,17 @@ def write(entries: list[dict[str, Any]]) -> None:
     os.replace(partial, FILE)
 
 
+async def silence() -> None:
+    if MODE == "deaf":
+        await asyncio.Event().wait()
+    if MODE == "stuck":
+        time.sleep(3600)
+
+
 @server.tool()
-def store(store: str, scope: str, replace: bool, entries: list[dict[str, Any]]) -> dict[str, Any]:
+async def store(store: str, scope: str, replace: bool, entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Keeps all entries or none; an id that is there stays as it is; `replace`: the last writer of a key wins."""
+    await silence()
     held = read()
     here = lambda one: one["store"] == store and one["scope"] == scope
     known = {one["id"] for one in held if here(one)}
@@ -56,7 +67,7 @@ def shown(entry: dict[str, Any], score: float | None) -> dict[str, Any]:
 
 
 @server.tool()
-def query(
+async def query(
     store: str,
     scope: str,
     limit: int,
@@ -68,6 +79,7 @@ def query(
     until: str | None = None,
 ) -> dict[str, Any]:
     """Finds by words, by key, by id or by time, among the entries of these owners."""
+    await silence()
     found = [one for one in read() if one["store"] == store and one["scope"] == scope]
     total = len(found)
     if owners is not None and MODE != "lying":

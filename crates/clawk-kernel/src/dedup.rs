@@ -6,6 +6,8 @@
 //! Its time is the wall clock's at the start plus what has passed since: a wall clock that jumps makes no answer older, so a
 //! request that is sent again within five minutes never runs twice in one process. A start knows neither how long the agent was
 //! down nor whether the clock was set meanwhile: the answers of the last five minutes before it are known for five more.
+//!
+//! Where several hosts serve the agent, their clocks differ: the journal's own clock says how old an answer is ([`StoredAnswer::age_us`]).
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::error::CallError;
 use crate::event::kind;
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded, StoredAnswer};
 use crate::talk::told::Told;
 use crate::time::{Clock, Steady, Timestamp};
 
@@ -162,19 +164,21 @@ impl Dedup {
         self.steady.now()
     }
 
-    /// Whether an answer that the journal has from this time still answers its request.
-    pub(crate) fn is_kept(&self, at: Timestamp) -> bool {
-        let kept_us = ANSWER_KEPT_MS * 1000;
+    /// Whether an answer that the journal has still answers its request.
+    pub(crate) fn is_kept(&self, answer: &StoredAnswer) -> bool {
+        let (kept_us, at) = (ANSWER_KEPT_MS * 1000, answer.event.at);
         let latest_of_before = self
             .before
             .is_some_and(|last| at <= last && last.0.saturating_sub(at.0) < kept_us);
-        self.now().0.saturating_sub(at.0) < kept_us || latest_of_before && self.steady.passed_us() < kept_us
+        let age_us = answer.age_us.unwrap_or_else(|| self.now().0.saturating_sub(at.0));
+        age_us < kept_us || latest_of_before && self.steady.passed_us() < kept_us
     }
 
     /// The same of a certain request. Where the wall clock was set under this process, the times of its events say nothing: what
     /// was at hand some minutes ago still counts.
-    fn still_answers(&self, key: AnswerKey, at: Timestamp) -> bool {
-        self.is_kept(at) || self.steady.has_jumped() && self.lock().evicted.may_hold(key)
+    fn still_answers(&self, key: AnswerKey, answer: &StoredAnswer) -> bool {
+        let at_hand = || self.steady.has_jumped() && self.lock().evicted.may_hold(key);
+        self.is_kept(answer) || answer.age_us.is_none() && at_hand()
     }
 
     /// Whether this time was still to come when an earlier process recorded its last event.
@@ -227,9 +231,9 @@ impl Dedup {
                     }
                 }
                 Found::AskJournal => {
-                    if let Some(recorded) = journal.answer_to(key).await?
-                        && self.still_answers(key, recorded.at)
-                        && let Some(answered) = Answered::read(&recorded)
+                    if let Some(answer) = journal.answer_to(key).await?
+                        && self.still_answers(key, &answer)
+                        && let Some(answered) = Answered::read(&answer.event)
                     {
                         return Ok(Arc::new(answered).against(digest));
                     }
@@ -247,9 +251,9 @@ impl Dedup {
         digest: Digest,
         journal: &dyn Journal,
     ) -> Result<Option<Claim<'static>>, JournalError> {
-        let recorded = journal.answer_to(key).await?;
-        let recorded = recorded.filter(|recorded| self.is_kept(recorded.at));
-        let answered = recorded.and_then(|recorded| Answered::read(&recorded));
+        let answer = journal.answer_to(key).await?;
+        let answer = answer.filter(|answer| self.is_kept(answer));
+        let answered = answer.and_then(|answer| Answered::read(&answer.event));
         Ok(answered.map(|answered| answered.against(digest)))
     }
 

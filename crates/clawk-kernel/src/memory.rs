@@ -312,8 +312,8 @@ async fn batch(memories: &Memories, begun: AnswerKey, request_hash: Digest) -> R
     }
     let known = memories.scribe.journal().answer_to(begun).await?;
     let known = known
-        .filter(|event| memories.dedup.is_kept(event.at))
-        .and_then(|event| serde_json::from_str::<Begun>(&event.payload).ok()) // silent-ok: an earlier version's has no batch
+        .filter(|answer| memories.dedup.is_kept(answer))
+        .and_then(|answer| serde_json::from_str::<Begun>(&answer.event.payload).ok()) // silent-ok: an earlier version's has no batch
         .filter(|begun| begun.request_hash == request_hash);
     Ok(known.map_or_else(|| memories.scribe.clock().uuid(), |begun| begun.batch))
 }

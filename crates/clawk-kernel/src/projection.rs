@@ -27,6 +27,8 @@ pub struct Kept {
     pub spent: Vec<Spent>,
     /// Requests and the row of their stored answer.
     pub answers: Vec<(AnswerKey, u64)>,
+    /// Answers before this row may be forgotten: they are forgotten by a clock of their own, and the times of events do not say when.
+    pub answers_since: u64,
     /// Effects whose outcome is unknown.
     pub effects: Vec<OpenEffect>,
 }
@@ -286,7 +288,7 @@ impl Fold {
         let have: HashMap<AnswerKey, u64> = kept.answers.iter().copied().collect();
         let newest: HashMap<AnswerKey, u64> = self.recent.iter().map(|(key, row, _)| (*key, *row)).collect();
         let named = |key: &AnswerKey| Uuid::from_bytes(key.request_id);
-        for (key, row) in newest {
+        for (key, row) in newest.into_iter().filter(|(_, row)| *row >= kept.answers_since) {
             if have.get(&key).is_none_or(|kept| *kept < row) {
                 found.push(format!(
                     "answers: the answer to request {} in row {row} is not found",

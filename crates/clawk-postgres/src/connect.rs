@@ -21,7 +21,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row, Statement};
 
 use crate::error::{Failure, SetupError, told};
 use crate::options::{Options, TlsMode};
-use crate::servers::{self, Known, Line, Role, Seen, Server};
+use crate::servers::{self, Best, Known, Line, Role, Seen, Server};
 use crate::tls::Tls;
 
 /// How our sessions are named in the server's lists.
@@ -185,26 +185,21 @@ impl Target {
         let mut until = Instant::now() + self.timeout;
         let all = self.servers.iter().enumerate();
         let mut tries: FuturesUnordered<_> = all.map(|(at, server)| self.one(at, server)).collect();
-        let mut best: Option<(u32, Session)> = None;
+        let mut best = Best::new(self.role);
         let mut failed: Vec<Failure> = Vec::new();
         while let Ok(Some(tried)) = tokio::time::timeout_at(until, tries.next()).await {
             match tried {
                 Err(failure) => failed.push(failure),
-                Ok(session) => match self.role.rank(&session.seen) {
-                    None => {
-                        best = Some((0, session));
+                Ok(session) => {
+                    let seen = session.seen.clone();
+                    if best.offer(&seen, session) {
                         break;
                     }
-                    Some(rank) => {
-                        if best.as_ref().is_none_or(|(other, _)| rank > *other) {
-                            best = Some((rank, session));
-                        }
-                        until = until.min(Instant::now() + GRACE);
-                    }
-                },
+                    until = until.min(Instant::now() + GRACE);
+                }
             }
         }
-        let Some((_, session)) = best else {
+        let Some(session) = best.taken() else {
             return Err(self.none_of(failed));
         };
         self.note(&session);

@@ -83,6 +83,36 @@ pub(crate) struct Seen {
     pub(crate) waits: bool,
 }
 
+/// The best of the servers that have answered. Two may say that they are a primary: the one that others have left does not know it.
+#[derive(Debug)]
+pub(crate) struct Best<T> {
+    role: Role,
+    best: Option<(u32, T)>,
+}
+
+impl<T> Best<T> {
+    pub(crate) const fn new(role: Role) -> Self {
+        Self { role, best: None }
+    }
+
+    /// Takes a server that will do, if it is better than those before. `true`: none can be better than it.
+    pub(crate) fn offer(&mut self, seen: &Seen, one: T) -> bool {
+        let Some(rank) = self.role.rank(seen) else {
+            self.best = Some((0, one));
+            return true;
+        };
+        if self.best.as_ref().is_none_or(|(other, _)| rank > *other) {
+            self.best = Some((rank, one));
+        }
+        false
+    }
+
+    /// The best one; `None`: none has answered that will do.
+    pub(crate) fn taken(self) -> Option<T> {
+        self.best.map(|(_, one)| one)
+    }
+}
+
 /// What a new connection is asked.
 pub(crate) const LOOK: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
     CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END, \
@@ -276,6 +306,41 @@ mod tests {
         assert!(Role::PreferStandby.rank(&standby).is_none());
         assert_eq!(Role::PreferStandby.rank(&primary), Some(0));
         assert_eq!(Role::ReadWrite.rank(&primary), Some(2));
+    }
+
+    #[test]
+    fn of_two_primaries_the_one_of_the_later_timeline_is_taken_whichever_answers_first() {
+        let primary = |timeline| Seen {
+            timeline,
+            ..Seen::default()
+        };
+        let standby = Seen {
+            standby: true,
+            read_only: true,
+            ..Seen::default()
+        };
+        let taken = |role, offered: &[&Seen]| {
+            let mut best = Best::new(role);
+            let last = offered
+                .iter()
+                .position(|seen| best.offer(seen, (seen.timeline, seen.standby)));
+            (best.taken(), last)
+        };
+        let (old, new) = (primary(3), primary(4));
+        for role in [Role::ReadWrite, Role::Primary] {
+            // A failover has made another one: nothing is written to the old one, and the others are waited for.
+            assert_eq!(taken(role, &[&old, &new]), (Some((4, false)), None));
+            assert_eq!(taken(role, &[&new, &old]), (Some((4, false)), None));
+        }
+        // A standby is better than each primary, and is waited for by no one who does not want one.
+        let prefers = Role::PreferStandby;
+        assert_eq!(
+            taken(prefers, &[&new, &standby, &old]),
+            (Some((0, true)), Some(1))
+        );
+        assert_eq!(taken(prefers, &[&new]), (Some((4, false)), None));
+        assert_eq!(taken(Role::Any, &[&old, &new]), (Some((3, false)), Some(0)));
+        assert_eq!(taken(Role::Any, &[]), (None, None));
     }
 
     #[tokio::test]

@@ -9,8 +9,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::seal::{Key, SealError, Vault, is_sealed};
 
-/// What a proof says.
+/// What the proof of a store says in which every entry is sealed.
 pub const PROOF: &[u8] = b"clawk";
+
+/// What the proof of a store says whose entries are being sealed for the first time.
+pub const BEGUN: &[u8] = b"clawk: not every entry is sealed";
 
 /// Finds the key that a reference names; for whoever opens a state without its configuration.
 pub type Find = fn(reference: &str) -> Result<Key, String>;
@@ -53,12 +56,18 @@ impl Known {
     /// It has another one.
     pub fn is_proved_by(&self, vault: &Vault) -> Result<(), String> {
         match vault.open(&proof_of(&self.store), &self.proof) {
-            Ok(Some(proof)) if proof == PROOF => Ok(()),
+            Ok(Some(proof)) if proof == PROOF || proof == BEGUN => Ok(()),
             Ok(_) | Err(_) => Err(format!(
                 "the key of `{}` is not the one that it was encrypted with",
                 self.reference
             )),
         }
+    }
+
+    /// Every entry of the store is sealed: one that is not was put there by somebody without the key, who can't make this proof.
+    #[must_use]
+    pub fn is_whole(&self, vault: &Vault) -> bool {
+        matches!(vault.open(&proof_of(&self.store), &self.proof), Ok(Some(proof)) if proof == PROOF)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{
     AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
-    OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
+    OutboxRow, Recorded, Scan, SessionRow, Spent, StoredAnswer, Ticket,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
@@ -56,7 +56,7 @@ impl Journal for SqliteJournal {
         Box::pin(self.read(move |reader| reader.last_row_of(kind)))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
         let answers = self.inner.answers.clone();
         if !answers.may_have(key) {
             return Box::pin(std::future::ready(Ok(None)));
@@ -72,7 +72,10 @@ impl Journal for SqliteJournal {
                 with_content: true,
                 ..Scan::default()
             })?;
-            Ok(page.into_iter().find(|found| found.row == row))
+            Ok(page
+                .into_iter()
+                .find(|found| found.row == row)
+                .map(StoredAnswer::from))
         }))
     }
 

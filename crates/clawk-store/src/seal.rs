@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use clawk_kernel::ports::JournalError;
-use clawk_recall::keys::{self, Fault, Find, Keys, Known, PROOF, References, Seals, named};
+use clawk_recall::keys::{self, BEGUN, Fault, Find, Keys, Known, PROOF, References, Seals, named};
 use clawk_recall::seal::{Vault, is_sealed, is_sealed_text};
 use clawk_trace::chain::digest_of;
 use rusqlite::functions::{Context, FunctionFlags};
@@ -108,12 +108,19 @@ pub(crate) fn settle(
         .prepare("SELECT 1 FROM marks WHERE name = ?1")
         .and_then(|mut select| select.exists([UNFINISHED]))
         .map_err(database())?;
-    let stale = known.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
+    let whole: BTreeSet<String> = known
+        .iter()
+        .filter(|known| known.is_whole(&keys.vault))
+        .map(|known| known.store.clone())
+        .collect();
+    let stale = whole.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
     if unfinished || stale {
         let pass = Pass {
             connection,
             blobs: &blobs.clone().sealed_by(Arc::clone(&seals)),
             seals: &seals,
+            whole: &whole,
+            proved: &names().collect(),
         };
         pass.run(&keys, &all).map_err(|error| match error {
             PassError::Database(error) => StateError::database(path)(error),
@@ -191,12 +198,19 @@ struct Pass<'a> {
     connection: &'a Connection,
     blobs: &'a Blobs,
     seals: &'a Arc<Seals>,
+    /// Stores in which every entry is sealed already.
+    whole: &'a BTreeSet<String>,
+    /// Stores that are being sealed, or were.
+    proved: &'a BTreeSet<String>,
 }
 
 impl Pass<'_> {
     fn run(&self, keys: &Keys, stores: &BTreeSet<String>) -> Result<(), PassError> {
         // The proofs first: from the first sealed byte on, nothing starts without a key.
         self.commit(|| {
+            for store in stores.difference(self.proved) {
+                self.is_new(store)?;
+            }
             self.connection.execute(
                 "INSERT OR REPLACE INTO marks (name, value) VALUES (?1, 1)",
                 [UNFINISHED],
@@ -204,7 +218,7 @@ impl Pass<'_> {
             for store in stores {
                 self.connection.execute(
                     "INSERT OR IGNORE INTO seals (store, reference, proof) VALUES (?1, ?2, clawk_seal(?3, 'store', ?1))",
-                    params![store, keys.reference, PROOF],
+                    params![store, keys.reference, BEGUN],
                 )?;
             }
             Ok(())
@@ -249,6 +263,31 @@ impl Pass<'_> {
             let sql = "DELETE FROM marks WHERE name = ?1";
             self.connection.execute(sql, [UNFINISHED]).map(drop)
         })
+    }
+
+    /// What somebody without the key put into an encrypted store is not sealed for them.
+    fn expected(&self, store: &str, is_sealed: bool, what: &str) -> rusqlite::Result<()> {
+        if is_sealed || !self.whole.contains(store) {
+            return Ok(());
+        }
+        Err(fault(format!(
+            "{what} of store `{store}` in `state.db` is not encrypted, so it was not put there by clawk"
+        )))
+    }
+
+    /// A store without a proof is encrypted for the first time: nothing of it is sealed yet.
+    fn is_new(&self, store: &str) -> rusqlite::Result<()> {
+        for table in ["memory", "memory_aside"] {
+            let sql = format!(
+                "SELECT 1 FROM {table} WHERE part IN (SELECT id FROM memory_parts WHERE store = ?1) AND substr(content, 1, 1) = '~'"
+            );
+            if self.connection.prepare(&sql)?.exists([store])? {
+                return Err(fault(format!(
+                    "store `{store}` is encrypted, and the proof of its key was taken out of `state.db`"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn commit(&self, job: impl FnOnce() -> rusqlite::Result<()>) -> Result<(), PassError> {
@@ -296,6 +335,7 @@ impl Pass<'_> {
         while let Some(row) = rows.next()? {
             let (n, store): (i64, String) = (row.get(0)?, row.get(3)?);
             let content: String = row.get(4)?;
+            self.expected(&store, is_sealed_text(&content), "an entry")?;
             let current = self
                 .seals
                 .vault()
@@ -318,6 +358,14 @@ impl Pass<'_> {
 
     fn vectors(&self, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
         for store in stores {
+            let sql = "SELECT vector FROM memory_vectors WHERE v > ?1 AND v <= ?2 AND part IN \
+                       (SELECT id FROM memory_parts WHERE store = ?3)";
+            let mut select = self.connection.prepare_cached(sql)?;
+            let mut rows = select.query(params![page.0, page.1, store])?;
+            while let Some(row) = rows.next()? {
+                let vector: Vec<u8> = row.get(0)?;
+                self.expected(store, is_sealed(&vector), "a vector")?;
+            }
             let sql = "UPDATE memory_vectors SET vector = clawk_anew(vector, 'vector', n) \
                        WHERE v > ?1 AND v <= ?2 AND part IN (SELECT id FROM memory_parts WHERE store = ?3)";
             self.connection
@@ -328,9 +376,17 @@ impl Pass<'_> {
     }
 }
 
+/// An error of a statement that says what is wrong with what is sealed.
+fn fault(why: String) -> rusqlite::Error {
+    rusqlite::Error::UserFunctionError(Box::new(Fault(why)))
+}
+
 /// Gives a connection the functions by which statements open and seal:
 ///
 /// * `clawk_open(value, a, b)`: as it was; what is not sealed stays as it is.
+/// * `clawk_sealed(value, a, b)`: as it was; what is not sealed is an error.
+/// * `clawk_kept(value, a, b)`: as it was; what is not sealed is an error where there is a key.
+/// * `clawk_holds(store)`: whether this store is encrypted.
 /// * `clawk_seal(value, a, b)`: sealed for the place `a/b`; an error without a key.
 /// * `clawk_keep(value, a, b)`: sealed where there is a key.
 /// * `clawk_anew(value, a, b)`: sealed with the current key, whatever it was before.
@@ -342,6 +398,8 @@ pub(crate) fn teach(connection: &Connection, seals: &Arc<Seals>) -> rusqlite::Re
             "clawk_open",
             open as fn(&Seals, &Context<'_>) -> Result<Value, Fault>,
         ),
+        ("clawk_sealed", sealed),
+        ("clawk_kept", kept),
         ("clawk_seal", close),
         ("clawk_keep", keep),
         ("clawk_anew", anew),
@@ -351,8 +409,13 @@ pub(crate) fn teach(connection: &Connection, seals: &Arc<Seals>) -> rusqlite::Re
             act(&seals, context).map_err(|fault| rusqlite::Error::UserFunctionError(Box::new(fault)))
         })?;
     }
-    let seals = Arc::clone(seals);
     let flags = flags | FunctionFlags::SQLITE_DETERMINISTIC;
+    let held = Arc::clone(seals);
+    connection.create_scalar_function("clawk_holds", 1, flags, move |context| {
+        let store: String = context.get(0)?;
+        Ok(held.holds(&store))
+    })?;
+    let seals = Arc::clone(seals);
     connection.create_scalar_function("clawk_name", 1, flags, move |context| {
         let key: Option<String> = context.get(0)?;
         Ok(key.and_then(|key| Some(seals.vault()?.name(&key))))
@@ -389,6 +452,34 @@ fn open(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
         }
         _ => same(context),
     }
+}
+
+fn sealed(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+    let is_sealed = match context.get_raw(0) {
+        ValueRef::Text(text) => text.starts_with(b"~"),
+        ValueRef::Blob(bytes) => is_sealed(bytes),
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => false,
+    };
+    if !is_sealed {
+        return Err(Fault(format!(
+            "a value of an encrypted store in `state.db` is not encrypted (`{}`), so it was not put there by clawk",
+            shown(&place_of(context))
+        )));
+    }
+    open(seals, context)
+}
+
+fn kept(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+    match seals.vault() {
+        Some(_) => sealed(seals, context),
+        None => open(seals, context),
+    }
+}
+
+/// A place for people: whoever wrote the database chose its id.
+fn shown(place: &str) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || "/-_.:".contains(*c);
+    place.chars().filter(plain).take(80).collect()
 }
 
 fn same(context: &Context<'_>) -> Result<Value, Fault> {

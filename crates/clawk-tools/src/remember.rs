@@ -15,23 +15,24 @@ use crate::config::{ToolConfig, ToolsConfig};
 use crate::egress::Exits;
 use crate::mcp::Server;
 
-/// How long one of its tools may take.
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// Bytes of an error that are passed on.
 const MAX_ERROR_BYTES: usize = 300;
 
 /// A server with the tools `store`, `query` and `forget`; started at the first call.
-pub struct MemoryServer(Arc<Server>);
+pub struct MemoryServer {
+    server: Arc<Server>,
+    /// How long one of its tools may take.
+    limit: Duration,
+}
 
 impl fmt::Debug for MemoryServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryServer({})", self.0.name())
+        write!(f, "MemoryServer({})", self.server.name())
     }
 }
 
 impl MemoryServer {
-    /// The server of a store. `config`: what `clawk.toml` gives it.
+    /// The server of a store. `config`: what `clawk.toml` gives it. `limit`: how long one of its tools may take.
     ///
     /// # Errors
     /// What keeps it from being started or reached here.
@@ -41,6 +42,7 @@ impl MemoryServer {
         uri: &McpUri,
         config: ToolConfig,
         host: &Host,
+        limit: Duration,
     ) -> Result<Self, String> {
         let name = format!("memory.{store}");
         let declared = json!({"name": name, "mcp_source": {"uri": uri}});
@@ -57,7 +59,7 @@ impl MemoryServer {
             host,
             servers: BTreeMap::new(),
         };
-        binder.server(uri, &tool).map(Self)
+        binder.server(uri, &tool).map(|server| Self { server, limit })
     }
 
     /// What one of its tools answers: an object.
@@ -65,7 +67,7 @@ impl MemoryServer {
     /// # Errors
     /// The server can't be had, lacks the tool, refuses, or is too late.
     pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, String> {
-        let server = &self.0;
+        let server = &self.server;
         let link = server.link().await.map_err(|error| error.to_string())?;
         if !link.tools.iter().any(|one| one.name == tool) {
             return Err(format!(
@@ -77,7 +79,7 @@ impl MemoryServer {
             .unchanged(&link, tool)
             .await
             .map_err(|error| error.to_string())?;
-        let result = server.asked(&link, tool, arguments, LIMIT).await;
+        let result = server.asked(&link, tool, arguments, self.limit).await;
         // What it reached belongs to no call of a tool.
         server.tell(&Connections::default());
         let result = result?;
@@ -106,6 +108,6 @@ impl MemoryServer {
 
     /// Ends the server.
     pub async fn close(&self) {
-        self.0.close().await;
+        self.server.close().await;
     }
 }

@@ -10,7 +10,9 @@ mod qdrant;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clawk_channels::ChannelConfig;
@@ -177,9 +179,19 @@ pub(crate) struct MemoryStore {
     /// Host paths that the server sees read-only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) read_paths: Vec<PathBuf>,
+    /// How long that server may take for an answer, milliseconds; 30 seconds when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<NonZeroU64>,
 }
 
 impl MemoryStore {
+    /// How long its server may take for an answer.
+    pub(crate) fn limit(&self) -> Duration {
+        const DEFAULT: Duration = Duration::from_secs(30);
+        self.timeout_ms
+            .map_or(DEFAULT, |limit| Duration::from_millis(limit.get()))
+    }
+
     /// Where its server is; `None`: it has none.
     ///
     /// # Errors

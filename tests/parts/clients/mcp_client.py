@@ -139,6 +139,7 @@ async def whole(client):
     await until(lambda: trace in updated)
     await client.unsubscribe_resource(trace)
     await refused(client.subscribe_resource("file:///etc/passwd"), "no resource")
+    await refused(client.subscribe_resource("clawk://traces/00000000-0000-4000-8000-000000000001"), "no resource")
     return facts["session_id"]
 
 

@@ -142,13 +142,15 @@ impl Carrier {
         self.seals.stores().iter().map(proof).collect()
     }
 
-    /// Rows as they were before they were sealed.
+    /// Rows as they were before they were sealed. Parts have to come before what belongs to them.
     ///
     /// # Errors
-    /// The key is not there, or a value was changed or lies at another place than its own.
-    pub fn open(&self, table: &Table, rows: &mut [Row]) -> Result<(), String> {
+    /// The key is not there, a value was changed or lies at another place than its own, or one of an encrypted store is not sealed:
+    /// whoever has no key put it there.
+    pub fn open(&mut self, table: &Table, rows: &mut [Row]) -> Result<(), String> {
         for row in rows {
             match table.name {
+                PARTS => self.part(row)?,
                 MEMORY | ASIDE => self.open_entry(row)?,
                 VECTORS => self.open_vector(row)?,
                 CONTENTS => self.open_content(row)?,
@@ -161,7 +163,7 @@ impl Carrier {
     fn open_entry(&self, row: &mut Row) -> Result<(), String> {
         let entry = EntryCells::of(row)?;
         if !is_sealed_text(entry.content) {
-            return Ok(());
+            return self.may_be_plain(entry.part, "an entry");
         }
         let vault = self.seals.known().map_err(failed)?;
         let opened = vault
@@ -179,13 +181,25 @@ impl Carrier {
     }
 
     fn open_vector(&self, row: &mut Row) -> Result<(), String> {
-        let (n, _, bytes) = vector(row)?;
-        if is_sealed(bytes) {
-            let vault = self.seals.known().map_err(failed)?;
-            let opened = vault.open(&format!("vector/{n}"), bytes).map_err(failed)?;
-            *bytes = opened.ok_or_else(|| failed("a vector can't be opened"))?;
+        let (n, part, bytes) = vector(row)?;
+        if !is_sealed(bytes) {
+            return self.may_be_plain(part, "a vector");
         }
+        let vault = self.seals.known().map_err(failed)?;
+        let opened = vault.open(&format!("vector/{n}"), bytes).map_err(failed)?;
+        *bytes = opened.ok_or_else(|| failed("a vector can't be opened"))?;
         Ok(())
+    }
+
+    /// Every value of an encrypted store is sealed before anything of it is moved.
+    fn may_be_plain(&self, part: i64, what: &str) -> Result<(), String> {
+        if !self.parts.contains(&part) {
+            return Ok(());
+        }
+        let store = self.stores.get(&part).map_or("", String::as_str);
+        Err(failed(format!(
+            "{what} of store `{store}` is not encrypted, so it was not put there by clawk"
+        )))
     }
 
     fn open_content(&self, row: &mut Row) -> Result<(), String> {
@@ -285,14 +299,12 @@ mod tests {
         TABLES.iter().find(|table| table.name == name).unwrap()
     }
 
-    #[test]
-    fn what_is_not_shaped_as_it_should_be_does_not_cross_in_plain_text() {
+    /// A carrier with one encrypted store, whose part is 1, and one entry of it as it was before it was sealed.
+    fn carrier() -> (Carrier, Row) {
         let vault = Vault::new(Key::from_hex(&"a".repeat(64)).unwrap());
         let seals = Seals::new(vault, BTreeSet::from(["secret".to_owned()]));
-        let mut carrier = Carrier::new(seals, |part, id| format!("{part}/{id}"), Cell::Null);
+        let carrier = Carrier::new(seals, |part, id| format!("{part}/{id}"), Cell::Null);
         let text = |text: &str| Cell::Text(text.to_owned());
-        let part = vec![Cell::Int(1), text("secret"), text(""), Cell::Int(1)];
-        carrier.close(table(PARTS), &mut [part]).unwrap();
         let whole = vec![
             Cell::Int(1),
             Cell::Int(1),
@@ -304,6 +316,43 @@ mod tests {
             text("{}"),
             Cell::Int(0),
         ];
+        (carrier, whole)
+    }
+
+    fn part(number: i64, store: &str) -> Row {
+        let text = |text: &str| Cell::Text(text.to_owned());
+        vec![Cell::Int(number), text(store), text(""), Cell::Int(1)]
+    }
+
+    #[test]
+    fn what_is_plain_in_an_encrypted_store_does_not_cross() {
+        let (mut carrier, whole) = carrier();
+        let mut parts = [part(1, "secret"), part(2, "open")];
+        carrier.open(table(PARTS), &mut parts).unwrap();
+        let error = carrier.open(table(MEMORY), &mut [whole.clone()]).unwrap_err();
+        assert!(
+            error.contains("`secret`") && !error.contains("planted"),
+            "{error}"
+        );
+        carrier.open(table(ASIDE), &mut [whole.clone()]).unwrap_err();
+        let vector = |part| vec![Cell::Int(1), Cell::Int(part), Cell::Bytes(vec![1])];
+        let error = carrier.open(table(VECTORS), &mut [vector(1)]).unwrap_err();
+        assert!(error.contains("`secret`"), "{error}");
+        // What was sealed crosses, and so does what lies in a store that is not encrypted.
+        let mut sealed = [whole.clone()];
+        carrier.close(table(MEMORY), &mut sealed).unwrap();
+        carrier.open(table(MEMORY), &mut sealed).unwrap();
+        assert!(format!("{sealed:?}").contains("planted"));
+        let mut other = whole;
+        other[1] = Cell::Int(2);
+        carrier.open(table(MEMORY), &mut [other]).unwrap();
+        carrier.open(table(VECTORS), &mut [vector(2)]).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_shaped_as_it_should_be_does_not_cross_in_plain_text() {
+        let (mut carrier, whole) = carrier();
+        carrier.close(table(PARTS), &mut [part(1, "secret")]).unwrap();
         let mut rows = [whole.clone()];
         carrier.close(table(MEMORY), &mut rows).unwrap();
         assert!(!format!("{rows:?}").contains("planted"), "{rows:?}");

@@ -220,6 +220,21 @@ pub struct Recorded {
     pub content: Option<Content>,
 }
 
+/// The stored answer to a request (see [`Entry::answers`]).
+#[derive(Debug, Clone)]
+pub struct StoredAnswer {
+    /// The event that holds it, with its content.
+    pub event: Recorded,
+    /// Microseconds since it was stored, by a clock that all hosts of the agent share. `None`: the event's time says how old it is.
+    pub age_us: Option<i64>,
+}
+
+impl From<Recorded> for StoredAnswer {
+    fn from(event: Recorded) -> Self {
+        Self { event, age_us: None }
+    }
+}
+
 /// The conditions of [`Journal::scan`]. All given conditions must hold; rows come in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
@@ -276,9 +291,9 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// The last row of this type, if any. Fast for `ckp.lifecycle.transition`.
     fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>>;
 
-    /// The event that holds the stored answer to a request, with its content (see [`Entry::answers`]). Submitted
+    /// The stored answer to a request. Submitted
     /// entries are found as soon as they are durable. Answers older than [`ANSWER_KEPT_MS`] may be forgotten.
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>>;
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>>;
 
     /// Bytes by digest; `None` when erased or unknown.
     fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>>;

@@ -24,7 +24,7 @@ pub use frame::Frame;
 pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
 pub use journal::{
     ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
-    OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
+    OpenMessage, Recorded, Scan, SessionRow, Spent, StoredAnswer, Ticket,
 };
 pub use memory::{Ask, Inspect, Lacking, Memory, MemoryError, Page, Scope, StoreQuery};
 pub use model::{

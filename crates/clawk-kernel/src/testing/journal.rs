@@ -10,7 +10,8 @@ use clawk_trace::{Chain, Draft, Scratch};
 use super::boxes::{Boxes, Change};
 use crate::ports::{
     AnswerKey, Arrived, Batch, Content, ConversationKey, EffectChange, InboxChange, Journal, JournalError,
-    Later, OpenEffect, OpenMessage, OutboxChange, OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
+    Later, OpenEffect, OpenMessage, OutboxChange, OutboxRow, Recorded, Scan, SessionRow, Spent, StoredAnswer,
+    Ticket,
 };
 use crate::purse::Amount;
 use crate::time::Timestamp;
@@ -27,6 +28,8 @@ struct Inner {
     events: Vec<Recorded>,
     sealed: Vec<TraceEvent>,
     answers: HashMap<AnswerKey, usize>,
+    /// How old every answer is by a clock that hosts share; `None`: there is none.
+    answers_age_us: Option<i64>,
     inbox: Vec<Ending>,
     chains: BTreeMap<SessionId, Chain>,
     scratch: Scratch,
@@ -55,6 +58,11 @@ impl MemJournal {
     #[must_use]
     pub fn folded(&self) -> Vec<SessionId> {
         self.lock().folded.clone()
+    }
+
+    /// From now on a clock that hosts share says how old every answer is.
+    pub fn age_answers(&self, us: i64) {
+        self.lock().answers_age_us = Some(us);
     }
 
     /// Every stored answer: its request and its row.
@@ -400,13 +408,13 @@ impl Journal for MemJournal {
             .map(|event| event.row)))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
         let inner = self.lock();
-        ready(Ok(inner
-            .answers
-            .get(&key)
-            .and_then(|at| inner.events.get(*at))
-            .cloned()))
+        let event = inner.answers.get(&key).and_then(|at| inner.events.get(*at));
+        ready(Ok(event.map(|event| StoredAnswer {
+            event: event.clone(),
+            age_us: inner.answers_age_us,
+        })))
     }
 
     fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use clawk_proto::Digest;
 use serde_json::json;
 
 use super::{agent, allow_all, id, params, rig, rpc};
+use crate::dedup::{self, Claim, Dedup, Keyed};
 use crate::error::CallError;
 use crate::kind;
 use crate::testing::Behaviour;
@@ -207,6 +209,35 @@ async fn answers_beyond_those_at_hand_are_found_although_the_wall_clock_was_set(
             kernel.call(session, asked(n)).await.unwrap();
         }
         assert_eq!(rig.runner.runs().len(), runs, "the clock is off by {off_ms} ms");
+    }
+}
+
+/// The clocks of two hosts are minutes apart: the time of another host's event says nothing, the age that the journal tells does.
+#[tokio::test]
+async fn the_journal_says_how_old_another_hosts_answer_is_and_not_its_time() {
+    for (off_ms, age_ms, answers) in [
+        (600_000, 60_000, true),
+        (-600_000, 60_000, true),
+        (0, 299_000, true),
+        (600_000, 301_000, false),
+        (-600_000, 301_000, false),
+    ] {
+        let rig = rig(agent(allow_all()));
+        let there = rig.start().await;
+        let session = rpc(&there).await;
+        there.call(session, params("write", json!({}), 1)).await.unwrap();
+        rig.clock.set_off_ms(off_ms);
+        rig.journal.age_answers(age_ms * 1000);
+        let here = Dedup::new(rig.clock.clone(), None, true);
+        let key = dedup::key(Keyed::Call, &id(1));
+        let found = here.recorded(key, Digest::ZERO, &*rig.journal).await.unwrap();
+        assert_eq!(found.is_some(), answers, "off by {off_ms} ms, {age_ms} ms old");
+        let claim = here.claim(key, Digest::ZERO, &*rig.journal).await.unwrap();
+        assert_eq!(
+            !matches!(claim, Claim::Fresh(_)),
+            answers,
+            "off by {off_ms} ms, {age_ms} ms old"
+        );
     }
 }
 

@@ -138,6 +138,7 @@ async fn kept(rig: &Rig) -> Kept {
             .collect(),
         spent: rig.journal.spent_since(0).await.unwrap(),
         answers: rig.journal.answers(),
+        answers_since: 0,
         effects: rig.journal.open_effects().await.unwrap(),
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn append(
     if !entries.is_empty() {
         let mut tips = tips(session, &entries).await?;
         let (mut columns, mut scratch) = (Columns::default(), Scratch::default());
-        let mut answers: BTreeMap<Vec<u8>, (i64, i64)> = BTreeMap::new();
+        let mut answers: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
         for entry in &entries {
             row += 1;
             let Some(tip) = tips.get_mut(&entry.session) else {
@@ -59,7 +59,7 @@ pub(super) async fn append(
             };
             link(tip, entry, row, &mut columns, &mut scratch);
             if let Some(key) = entry.answers {
-                answers.insert(bytes(key), (row, entry.at.0));
+                answers.insert(bytes(key), row);
             }
         }
         insert(session, &columns).await?;
@@ -221,19 +221,25 @@ async fn save(session: &Session, tips: &BTreeMap<SessionId, Tip>) -> Result<(), 
     Ok(())
 }
 
-async fn answers(session: &Session, answers: BTreeMap<Vec<u8>, (i64, i64)>) -> Result<(), Failure> {
-    let Some(newest) = answers.values().map(|(_, at)| *at).max() else {
+/// The database's time in microseconds since 1970. An answer is kept for its time by it, because the clocks of hosts differ.
+pub(super) const NOW_US: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+async fn answers(session: &Session, answers: BTreeMap<Vec<u8>, i64>) -> Result<(), Failure> {
+    if answers.is_empty() {
         return Ok(());
-    };
+    }
     let keys: Vec<&[u8]> = answers.keys().map(Vec::as_slice).collect();
-    let rows: Vec<i64> = answers.values().map(|(row, _)| *row).collect();
-    let times: Vec<i64> = answers.values().map(|(_, at)| *at).collect();
-    let sql = "INSERT INTO answers (key, row, at) SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) \
-        ON CONFLICT (key) DO UPDATE SET row = excluded.row, at = excluded.at";
-    session.run(sql, &[&keys, &rows, &times]).await?;
-    let oldest = newest.saturating_sub(ANSWER_KEPT_MS.saturating_mul(1000));
-    let sql = "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE at < $1 ORDER BY at LIMIT $2)";
-    session.run(sql, &[&oldest, &FORGOTTEN_AT_ONCE]).await?;
+    let rows: Vec<i64> = answers.values().copied().collect();
+    let sql = format!(
+        "INSERT INTO answers (key, row, at) SELECT key, row, {NOW_US} FROM unnest($1::bytea[], $2::bigint[]) AS n (key, row) \
+         ON CONFLICT (key) DO UPDATE SET row = excluded.row, at = excluded.at"
+    );
+    session.run(&sql, &[&keys, &rows]).await?;
+    let sql = format!(
+        "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE at < {NOW_US} - $1 ORDER BY at LIMIT $2)"
+    );
+    let kept_us = ANSWER_KEPT_MS.saturating_mul(1000);
+    session.run(&sql, &[&kept_us, &FORGOTTEN_AT_ONCE]).await?;
     Ok(())
 }
 

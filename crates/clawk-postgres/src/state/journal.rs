@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{
     AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
-    OutboxRow, Recorded, Scan, SessionRow, Shared, Spent, Ticket,
+    OutboxRow, Recorded, Scan, SessionRow, Shared, Spent, StoredAnswer, Ticket,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
@@ -78,7 +78,7 @@ impl Journal for PgJournal {
         Box::pin(self.read(async move |session| read::last_row_of(session, kind).await))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
         Box::pin(self.read(async move |session| read::answer_to(session, &seals, key).await))
     }

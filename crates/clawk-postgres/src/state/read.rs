@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{
     AnswerKey, Arrived, Content, ConversationKey, OpenEffect, OpenMessage, OutboxRow, Recorded, Scan,
-    SessionRow, Spent,
+    SessionRow, Spent, StoredAnswer,
 };
 use clawk_kernel::projection::Kept;
 use clawk_kernel::purse::Amount;
@@ -134,11 +134,20 @@ pub(super) async fn answer_to(
     session: &Session,
     seals: &Seals,
     key: AnswerKey,
-) -> Result<Option<Recorded>, Failure> {
-    let sql = "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, c.bytes FROM answers a \
-        JOIN events e ON e.row = a.row LEFT JOIN contents c ON c.digest = e.content_digest WHERE a.key = $1";
-    let found = session.first(sql, &[&append::bytes(key)]).await?;
-    found.as_ref().map(|found| recorded(seals, found)).transpose()
+) -> Result<Option<StoredAnswer>, Failure> {
+    let now = append::NOW_US;
+    let sql = format!(
+        "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, c.bytes, {now} - a.at FROM answers a \
+         JOIN events e ON e.row = a.row LEFT JOIN contents c ON c.digest = e.content_digest WHERE a.key = $1"
+    );
+    let found = session.first(&sql, &[&append::bytes(key)]).await?;
+    let answer = |found: &Row| {
+        Ok(StoredAnswer {
+            event: recorded(seals, found)?,
+            age_us: Some(found.try_get(8)?),
+        })
+    };
+    found.as_ref().map(answer).transpose()
 }
 
 pub(super) async fn content(
@@ -547,6 +556,8 @@ impl PgReader {
             let answers = rows.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
             let kept = Kept {
                 inbox,
+                // They go in the order of their rows.
+                answers_since: answers.first().map_or(0, |(_, row)| *row),
                 answers,
                 spent: spent_since(session, i64::MIN).await?,
                 effects: open_effects(session).await?,

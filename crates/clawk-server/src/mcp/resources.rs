@@ -91,7 +91,7 @@ async fn readable(served: &Served, asking: &Asking) -> Vec<SessionId> {
     chains
 }
 
-fn unknown(uri: &str) -> ErrorData {
+pub(super) fn unknown(uri: &str) -> ErrorData {
     let shown: String = uri.chars().take(200).collect();
     ErrorData::resource_not_found(
         format!("there is no resource `{shown}` for this client"),
@@ -102,7 +102,7 @@ fn unknown(uri: &str) -> ErrorData {
 /// The session whose trace this is, where this client may read it.
 ///
 /// # Errors
-/// It is no trace, or another's.
+/// It is no trace, or another's. An admin may name one that does not exist.
 pub(super) async fn trace_of(served: &Served, asking: &Asking, uri: &str) -> Result<SessionId, ErrorData> {
     let (path, _) = uri.split_once('?').unwrap_or((uri, ""));
     let session = path.strip_prefix(TRACES).ok_or_else(|| unknown(uri))?;

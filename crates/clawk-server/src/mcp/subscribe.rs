@@ -26,7 +26,7 @@ impl Subscriptions {
     /// Tells the client of this resource from now on; once more is the same.
     ///
     /// # Errors
-    /// It is no trace that this client may read; the client has too many.
+    /// There is no such trace, or this client may not read it; the client has too many.
     pub(super) async fn add(
         &self,
         served: &Served,
@@ -35,6 +35,16 @@ impl Subscriptions {
         peer: Peer<RoleServer>,
     ) -> Result<(), ErrorData> {
         let session = resources::trace_of(served, asking, uri).await?;
+        if !served.chains().await.contains(&session) {
+            let events = served.shared_traces().count(session, Vec::new()).await;
+            let events = events.map_err(|cause| {
+                tracing::warn!(cause, "a trace that a client wants to follow can't be read");
+                ErrorData::internal_error("the traces can't be read now", None)
+            })?;
+            if events == 0 {
+                return Err(resources::unknown(uri));
+            }
+        }
         let over = CancellationToken::new();
         {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use clawk_recall::index::Index;
 use clawk_recall::words;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::rows::{CAME_OR_WENT, TOLD, told};
+use super::rows::{CAME_OR_WENT, told, told_columns};
 
 /// Bytes of text that are kept in indexes. What is beyond is read and indexed again for each question.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
@@ -29,16 +29,6 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// This part is encrypted, and the database has no words of it.
-    pub(super) fn are_here(&self, connection: &Connection, part: i64) -> rusqlite::Result<bool> {
-        let sql = "SELECT substr(content, 1, 1) = '~' FROM memory WHERE part = ?1 ORDER BY at DESC LIMIT 1";
-        let newest = connection
-            .prepare_cached(sql)?
-            .query_row([part], |row| row.get(0))
-            .optional()?;
-        Ok(newest.unwrap_or(false))
-    }
-
     /// The best first, with scores within 0..1, of those whose owners count.
     pub(super) fn find(
         &self,
@@ -81,7 +71,8 @@ impl Part {
             self.seen = seen;
         }
         let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
-        let sql = format!("SELECT n, whose, {TOLD} FROM memory WHERE part = ?1 AND n > ?2 ORDER BY n");
+        let told = told_columns(true);
+        let sql = format!("SELECT n, whose, {told} FROM memory WHERE part = ?1 AND n > ?2 ORDER BY n");
         let mut select = connection.prepare_cached(&sql)?;
         let mut rows = select.query(params![part, upto])?;
         while let Some(row) = rows.next()? {
@@ -102,7 +93,7 @@ impl Part {
             self.held.remove(&n);
         }
         let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
-        let sql = format!("SELECT n, whose, {TOLD} FROM memory WHERE n = ?1");
+        let sql = format!("SELECT n, whose, {} FROM memory WHERE n = ?1", told_columns(true));
         let mut select = connection.prepare_cached(&sql)?;
         for n in there.into_iter().take_while(|n| *n < upto) {
             if !self.held.contains_key(&n) {

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
 
 use super::indexed::Words;
-use super::rows::{self, Part, TOLD};
+use super::rows::{self, ANY, Part};
 use super::search::Search;
 use super::vectors::Vectors;
 use crate::dir::StateDir;
@@ -40,6 +40,8 @@ pub struct MemoryPart {
     /// How many entries.
     pub entries: u64,
     id: i64,
+    /// Of an encrypted store.
+    sealed: bool,
 }
 
 /// An entry, and where it lies.
@@ -63,6 +65,7 @@ impl MemoryPart {
         Part {
             id: self.id,
             entries: i64::try_from(self.entries).unwrap_or(i64::MAX),
+            sealed: self.sealed,
         }
     }
 }
@@ -75,7 +78,7 @@ impl Reader {
     pub fn memory_parts(&self, store: Option<&str>) -> Result<Vec<MemoryPart>, StateError> {
         self.with(|connection| {
             let mut select = connection.prepare_cached(
-                "SELECT id, store, scope, entries FROM memory_parts WHERE ?1 IS NULL OR store = ?1 ORDER BY store, scope",
+                "SELECT id, store, scope, entries, clawk_holds(store) FROM memory_parts WHERE ?1 IS NULL OR store = ?1 ORDER BY store, scope",
             )?;
             let rows = select.query_map([store], |row| {
                 Ok(MemoryPart {
@@ -83,6 +86,7 @@ impl Reader {
                     store: row.get(1)?,
                     scope: row.get(2)?,
                     entries: crate::append::unsigned_at(row, 3)?,
+                    sealed: row.get(4)?,
                 })
             })?;
             rows.collect()
@@ -104,7 +108,7 @@ impl Reader {
         self.with(|connection| {
             let sql = format!(
                 "SELECT {}, n FROM memory WHERE part = ?1 AND n < ?2 ORDER BY n DESC LIMIT ?3",
-                rows::COLUMNS
+                rows::columns(part.sealed)
             );
             let mut select = connection.prepare_cached(&sql)?;
             let rows = select.query_map(params![part.id, before, limit], |row| {
@@ -145,14 +149,14 @@ impl Reader {
     /// The database can't be read.
     pub fn remembered_as(&self, parts: &[MemoryPart], name: &str) -> Result<Vec<Remembered>, StateError> {
         self.with(|connection| {
-            let sql = format!(
-                "SELECT {0}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key IN (?2, clawk_name(?2))) UNION ALL \
-                 SELECT {0}, n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n",
-                rows::COLUMNS
-            );
-            let mut select = connection.prepare_cached(&sql)?;
             let mut found = Vec::new();
             for part in parts {
+                let sql = format!(
+                    "SELECT {0}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key IN (?2, clawk_name(?2))) UNION ALL \
+                     SELECT {0}, n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n",
+                    rows::columns(part.sealed)
+                );
+                let mut select = connection.prepare_cached(&sql)?;
                 let rows = select.query_map(params![part.id, name], |row| {
                     Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
                 })?;
@@ -188,7 +192,7 @@ impl Reader {
         self.with(|connection| {
             let sql = format!(
                 "SELECT {}, n FROM memory_aside WHERE part = ?1 ORDER BY n DESC LIMIT ?2",
-                rows::COLUMNS
+                rows::columns(part.sealed)
             );
             let mut select = connection.prepare_cached(&sql)?;
             let rows = select.query_map(params![part.id, limit], |row| {
@@ -323,7 +327,7 @@ impl StateDir {
 /// was made from it. What else such a summary stood for comes back.
 pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
     let text = format!(
-        "SELECT {TOLD} FROM memory WHERE n = ?1 UNION ALL SELECT {TOLD} FROM memory_aside WHERE n = ?1"
+        "SELECT {ANY} FROM memory WHERE n = ?1 UNION ALL SELECT {ANY} FROM memory_aside WHERE n = ?1"
     );
     let mut select = connection.prepare_cached(&text)?;
     let texts = select

@@ -27,7 +27,7 @@ use crate::dir::Inner;
 use crate::queue::Work;
 use indexed::Words;
 use kinds::check;
-use rows::{Part, TOLD, find_part, is_kept, part, rows_of, told};
+use rows::{Part, find_part, is_kept, part, rows_of, told};
 use search::Search;
 use vectors::Vectors;
 
@@ -86,7 +86,7 @@ impl SqliteMemory {
     }
 
     /// Sets aside what a later entry of the part says as well.
-    async fn merge(&self, part: i64, at: Timestamp) -> Result<(), MemoryError> {
+    async fn merge(&self, part: i64, sealed: bool, at: Timestamp) -> Result<(), MemoryError> {
         let known = self.merged.clone();
         let again = self
             .read(move |connection| {
@@ -95,7 +95,7 @@ impl SqliteMemory {
                 if lock().insert(part, now) == Some(now) {
                     return Ok(Vec::new());
                 }
-                retain::said_again(connection, part)
+                retain::said_again(connection, part, sealed)
             })
             .await?;
         if again.is_empty() {
@@ -187,7 +187,7 @@ impl Memory for SqliteMemory {
                 .await?;
             let (store, scope) = (store.clone(), place.part(store));
             self.write(record, move |connection| {
-                let part = part(connection, &store.name, &scope)?.id;
+                let part = part(connection, &store.name, &scope)?;
                 for row in &rows {
                     if is_kept(connection, part, &row.id)? {
                         continue;
@@ -210,7 +210,10 @@ impl Memory for SqliteMemory {
             self.served(&store)?;
             self.read(
                 move |connection| match find_part(connection, &store.name, &scope)? {
-                    Some(part) => retain::hits(connection, &retain::old(connection, part.id, &store)?),
+                    Some(part) => {
+                        let rows = retain::old(connection, part.id, &store)?;
+                        retain::hits(connection, &rows, part.sealed)
+                    }
                     None => Ok(Vec::new()),
                 },
             )
@@ -267,7 +270,7 @@ impl Memory for SqliteMemory {
                     }
                 }
                 if compact::merges(&store) {
-                    self.merge(part, at).await?;
+                    self.merge(part, store.encryption, at).await?;
                 }
             }
             Ok(gone)
@@ -290,7 +293,7 @@ impl Memory for SqliteMemory {
                 };
                 let sql = format!(
                     "SELECT {}, n FROM memory WHERE part = ?1 AND id = ?2",
-                    rows::COLUMNS
+                    rows::columns(part.sealed)
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let found = select
@@ -322,12 +325,13 @@ impl Memory for SqliteMemory {
         model: &'a str,
         limit: usize,
     ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
-        let (name, model) = (store.name.clone(), model.to_owned());
+        let (name, sealed, model) = (store.name.clone(), store.encryption, model.to_owned());
         Box::pin(self.read(move |connection| {
             let mut found = Vec::new();
+            let told_columns = rows::told_columns(sealed);
             for part in rows::parts_of(connection, &name)? {
                 let mut select = connection.prepare_cached(
-                    &format!("SELECT n, {TOLD} FROM memory WHERE part = ?1 AND NOT EXISTS \
+                    &format!("SELECT n, {told_columns} FROM memory WHERE part = ?1 AND NOT EXISTS \
                      (SELECT 1 FROM memory_vectors v WHERE v.n = memory.n AND v.model = ?2) ORDER BY n DESC LIMIT ?3"),
                 )?;
                 let left = integer(limit.saturating_sub(found.len()));
@@ -378,7 +382,7 @@ impl Memory for SqliteMemory {
         let model = model.to_owned();
         Box::pin(self.read(move |connection| {
             let mut select = connection
-                .prepare_cached("SELECT clawk_open(vector, 'embedding', digest) FROM embeddings WHERE model = ?1 AND digest = ?2")?;
+                .prepare_cached("SELECT clawk_kept(vector, 'embedding', digest) FROM embeddings WHERE model = ?1 AND digest = ?2")?;
             let vector = |digest: &Digest| {
                 let found = select.query_row(params![model, digest.0], |row| row.get::<_, Vec<u8>>(0));
                 Ok(found.optional()?.map(|bytes| floats(&bytes)))

@@ -6,7 +6,7 @@ use clawk_recall::compact::{self, Summary};
 use clawk_recall::entry::Hit;
 use rusqlite::{Connection, params};
 
-use super::rows::{self, COLUMNS, TOLD, count, delete, hit, insert, rows_of, set_aside};
+use super::rows::{self, ANY, columns, count, delete, hit, insert, rows_of, set_aside};
 use crate::append::integer;
 
 /// Entries that one commit of [`some`] removes, at most.
@@ -65,7 +65,7 @@ fn forget_embedded(connection: &Connection, table: &str, rows: &[i64]) -> rusqli
     if !any {
         return Ok(());
     }
-    let mut select = connection.prepare_cached(&format!("SELECT {TOLD} FROM {table} WHERE n = ?1"))?;
+    let mut select = connection.prepare_cached(&format!("SELECT {ANY} FROM {table} WHERE n = ?1"))?;
     for n in rows {
         let (content, key) = select.query_row([n], |row| rows::told(row.get(0)?, row.get(1)?))?;
         rows::forget_embedded(connection, &content, key.as_deref())?;
@@ -135,7 +135,11 @@ pub(super) fn compact(
     if compact::strategy(store) != Some(CompactionStrategy::Summarize) || rows.is_empty() {
         return set_aside(connection, part, &rows, "", at);
     }
-    let mut new = compact::summary(&hits(connection, &rows)?, summary, &at.to_string());
+    let mut new = compact::summary(
+        &hits(connection, &rows, store.encryption)?,
+        summary,
+        &at.to_string(),
+    );
     while rows::is_kept(connection, part, &new.id)? {
         new.id.push('+');
     }
@@ -173,8 +177,9 @@ pub(super) fn delete_key(connection: &Connection, part: i64, key: &str) -> rusql
     delete(connection, part, &rows)
 }
 
-pub(super) fn hits(connection: &Connection, rows: &[i64]) -> rusqlite::Result<Vec<Hit>> {
-    let mut select = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM memory WHERE n = ?1"))?;
+pub(super) fn hits(connection: &Connection, rows: &[i64], sealed: bool) -> rusqlite::Result<Vec<Hit>> {
+    let sql = format!("SELECT {} FROM memory WHERE n = ?1", columns(sealed));
+    let mut select = connection.prepare_cached(&sql)?;
     rows.iter().map(|n| select.query_row([n], hit)).collect()
 }
 
@@ -188,8 +193,9 @@ pub(super) fn extent(connection: &Connection, part: i64) -> rusqlite::Result<(u6
 }
 
 /// Rows of a part of which a later one says the same.
-pub(super) fn said_again(connection: &Connection, part: i64) -> rusqlite::Result<Vec<i64>> {
-    let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = ?1 ORDER BY at, n");
+pub(super) fn said_again(connection: &Connection, part: i64, sealed: bool) -> rusqlite::Result<Vec<i64>> {
+    let columns = columns(sealed);
+    let sql = format!("SELECT {columns}, n FROM memory WHERE part = ?1 ORDER BY at, n");
     let mut select = connection.prepare_cached(&sql)?;
     let rows = select.query_map([part], |row| Ok((row.get::<_, i64>(6)?, hit(row)?)))?;
     let rows: Vec<(i64, Hit)> = rows.collect::<Result<_, _>>()?;

@@ -11,11 +11,26 @@ use clawk_recall::{packed, table, words};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
 
-/// What [`hit`] reads.
-pub(crate) const COLUMNS: &str = "id, key, clawk_open(content, part, id), metadata, at, mark";
+/// What [`hit`] reads. In an encrypted store, an entry that is not sealed is an error: clawk did not put it there.
+pub(super) const fn columns(sealed: bool) -> &'static str {
+    if sealed {
+        "id, key, clawk_sealed(content, part, id), metadata, at, mark"
+    } else {
+        "id, key, clawk_open(content, part, id), metadata, at, mark"
+    }
+}
 
-/// What [`told`] reads: what an entry says, and its key.
-pub(super) const TOLD: &str = "clawk_open(content, part, id), key";
+/// What [`told`] reads, by the same rule: what an entry says, and its key.
+pub(super) const fn told_columns(sealed: bool) -> &'static str {
+    if sealed {
+        "clawk_sealed(content, part, id), key"
+    } else {
+        ANY
+    }
+}
+
+/// What [`told`] reads of an entry that is removed, set aside or brought back: it may be one that clawk did not put there.
+pub(super) const ANY: &str = "clawk_open(content, part, id), key";
 
 /// The first character of an entry that was sealed, once it is opened: a bundle follows.
 const BUNDLE: char = '~';
@@ -54,7 +69,7 @@ fn mark_of(mark: Option<String>) -> Mark {
     })
 }
 
-/// What an entry says and its key, from two columns of [`TOLD`].
+/// What an entry says and its key, from the two columns of [`told_columns`].
 pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Value, Option<String>)> {
     if content.starts_with(BUNDLE) {
         let bundle = bundle_of(&content)?;
@@ -69,32 +84,35 @@ pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Va
 pub(super) struct Part {
     pub(super) id: i64,
     pub(super) entries: i64,
+    /// Of an encrypted store: every entry of it is sealed.
+    pub(super) sealed: bool,
 }
 
 pub(super) fn find_part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<Option<Part>> {
     connection
-        .prepare_cached("SELECT id, entries FROM memory_parts WHERE store = ?1 AND scope = ?2")?
+        .prepare_cached(
+            "SELECT id, entries, clawk_holds(?1) FROM memory_parts WHERE store = ?1 AND scope = ?2",
+        )?
         .query_row([store, scope], |row| {
             Ok(Part {
                 id: row.get(0)?,
                 entries: row.get(1)?,
+                sealed: row.get(2)?,
             })
         })
         .optional()
 }
 
-pub(super) fn part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<Part> {
+/// The number of the part, which is made where it is not there.
+pub(super) fn part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<i64> {
     if let Some(part) = find_part(connection, store, scope)? {
-        return Ok(part);
+        return Ok(part.id);
     }
     connection.execute(
         "INSERT INTO memory_parts (store, scope, entries) VALUES (?1, ?2, 0)",
         [store, scope],
     )?;
-    Ok(Part {
-        id: connection.last_insert_rowid(),
-        entries: 0,
-    })
+    Ok(connection.last_insert_rowid())
 }
 
 /// The parts of a store, of every scope.
@@ -340,7 +358,7 @@ pub(super) fn bring_back(
     embeds: bool,
 ) -> rusqlite::Result<u64> {
     let mut select = connection.prepare_cached(&format!(
-        "SELECT {TOLD}, whose, length(content) + coalesce(length(metadata), 0), id, substr(content, 1, 1) = '~' \
+        "SELECT {ANY}, whose, length(content) + coalesce(length(metadata), 0), id, substr(content, 1, 1) = '~' \
          FROM memory_aside WHERE n = ?1"
     ))?;
     let mut back = connection.prepare_cached(
@@ -396,7 +414,7 @@ pub(crate) fn drop_dead_words(connection: &Connection) -> rusqlite::Result<()> {
 /// The name of the mark that counts it.
 pub(super) const CAME_OR_WENT: &str = "memory_came_or_went";
 
-/// An entry as [`COLUMNS`] has it.
+/// An entry as [`columns`] has it.
 pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
     let json = |index: usize, text: String| {
         serde_json::from_str::<Value>(&text).map_err(|e| {

@@ -15,7 +15,7 @@ use clawk_recall::words::{self, Term};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::indexed::Words;
-use super::rows::{COLUMNS, OWNED, Part, TOLD, hit, part_token, told, whose_token};
+use super::rows::{OWNED, Part, columns, hit, part_token, told, told_columns, whose_token};
 use super::vectors::Vectors;
 
 /// Candidates that one word, or one combination, brings.
@@ -47,12 +47,12 @@ impl Search<'_> {
     ) -> rusqlite::Result<Found> {
         // What is somebody else's is skipped as it is read.
         let bound = i64::try_from(self.limit).unwrap_or(i64::MAX);
-        let part = self.part.id;
+        let (part, columns) = (self.part.id, columns(self.part.sealed));
         let hits = match query {
             StoreQuery::Text(text) => return self.by_text(connection, text, vector),
             StoreQuery::Key(key) if self.store.kind == StoreType::KeyValue => {
                 let sql = format!(
-                    "SELECT {COLUMNS} FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2)) ORDER BY n DESC"
+                    "SELECT {columns} FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2)) ORDER BY n DESC"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let rows = select.query_map(params![part, key], hit)?;
@@ -60,7 +60,7 @@ impl Search<'_> {
             }
             StoreQuery::Key(id) => {
                 let sql = format!(
-                    "SELECT {COLUMNS} FROM memory WHERE n IN (SELECT n FROM memory WHERE part = ?1 AND id = ?2 \
+                    "SELECT {columns} FROM memory WHERE n IN (SELECT n FROM memory WHERE part = ?1 AND id = ?2 \
                      UNION SELECT n FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2))) ORDER BY n DESC"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
@@ -69,7 +69,7 @@ impl Search<'_> {
             }
             StoreQuery::Between(from, to) => {
                 let sql = format!(
-                    "SELECT {COLUMNS} FROM memory WHERE part = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at, n LIMIT ?4"
+                    "SELECT {columns} FROM memory WHERE part = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at, n LIMIT ?4"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let all = *self.whose == Whose::All;
@@ -101,14 +101,14 @@ impl Search<'_> {
         let Some(way) = way::near(self.store, text, vector) else {
             let ranked = self.by_words(connection, text, self.limit)?;
             return Ok(Found {
-                hits: read(connection, &ranked, self.whose, self.limit)?,
+                hits: self.read(connection, &ranked)?,
                 used: Some(Used::FullText),
                 ..Found::default()
             });
         };
         let depth = way::depth(self.limit);
         let mut near = self.by_vector(connection, &way, depth)?;
-        let alive = read(connection, &near, self.whose, self.limit)?;
+        let alive = self.read(connection, &near)?;
         if alive.len() < self.limit && near.len() == depth {
             // Much of what was in memory is gone from the store.
             self.vectors.forget(self.part.id);
@@ -120,7 +120,7 @@ impl Search<'_> {
             way.fused(&self.by_words(connection, text, depth)?, &near)
         };
         Ok(Found {
-            hits: read(connection, &ranked, self.whose, self.limit)?,
+            hits: self.read(connection, &ranked)?,
             used: Some(way.used),
             ..Found::default()
         })
@@ -135,7 +135,7 @@ impl Search<'_> {
         let keep = self.counts();
         let near = self
             .vectors
-            .nearest(connection, (self.part.id, &way.model), &way.query, depth, keep);
+            .nearest(connection, (&self.part, &way.model), &way.query, depth, keep);
         let floor = way.floor;
         near.map(|near| near.into_iter().filter(|(_, score)| *score >= floor).collect())
     }
@@ -147,6 +147,28 @@ impl Search<'_> {
             Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
         };
         move |whose| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose))
+    }
+
+    /// The entries of these rows that are there and count, with their scores. A vector or a word that somebody gave to this part
+    /// brings no entry of another one.
+    fn read(&self, connection: &Connection, ranked: &[(i64, f64)]) -> rusqlite::Result<Vec<Hit>> {
+        let columns = columns(self.part.sealed);
+        let sql = format!("SELECT {columns} FROM memory WHERE n = ?1 AND part = ?2");
+        let mut select = connection.prepare_cached(&sql)?;
+        let mut hits = Vec::new();
+        for (n, score) in ranked {
+            if hits.len() == self.limit {
+                break;
+            }
+            let Some(mut hit) = select.query_row([*n, self.part.id], hit).optional()? else {
+                continue;
+            };
+            if self.whose.holds(&hit.mark.whose) {
+                hit.entry.score = Some(*score);
+                hits.push(hit);
+            }
+        }
+        Ok(hits)
     }
 
     pub(super) fn by_words(
@@ -165,7 +187,8 @@ impl Search<'_> {
         let (Some(oldest), Some(newest)) = (oldest, newest) else {
             return Ok(Vec::new());
         };
-        if self.words.are_here(connection, self.part.id)? {
+        // The database has no words of an encrypted store.
+        if self.part.sealed {
             return self
                 .words
                 .find(connection, self.part.id, query, limit, self.counts());
@@ -189,7 +212,7 @@ impl Search<'_> {
                 *known = known.max(weight);
             }
         }
-        rank(connection, &terms, found, limit)
+        rank(connection, self.part, &terms, found, limit)
     }
 
     /// The newest entries that hold all these words.
@@ -267,6 +290,7 @@ fn combinations(terms: &[Term]) -> Vec<Vec<&Term>> {
 
 fn rank(
     connection: &Connection,
+    part: Part,
     terms: &[Term],
     found: HashMap<i64, f64>,
     limit: usize,
@@ -275,7 +299,8 @@ fn rank(
     // Equal weights: the newer first, so that the answer is the same every time.
     likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     likely.truncate(MAX_RANKED.max(limit));
-    let mut select = connection.prepare_cached(&format!("SELECT {TOLD} FROM memory WHERE n = ?1"))?;
+    let sql = format!("SELECT {} FROM memory WHERE n = ?1", told_columns(part.sealed));
+    let mut select = connection.prepare_cached(&sql)?;
     let mut ranked = Vec::with_capacity(likely.len());
     for (n, known) in likely {
         let found = select
@@ -288,30 +313,6 @@ fn rank(
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     ranked.truncate(limit);
     Ok(ranked)
-}
-
-/// The entries of these rows that are there and count, with their scores, at most `limit`.
-fn read(
-    connection: &Connection,
-    ranked: &[(i64, f64)],
-    whose: &Whose,
-    limit: usize,
-) -> rusqlite::Result<Vec<Hit>> {
-    let mut select = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM memory WHERE n = ?1"))?;
-    let mut hits = Vec::new();
-    for (n, score) in ranked {
-        if hits.len() == limit {
-            break;
-        }
-        let Some(mut hit) = select.query_row([n], hit).optional()? else {
-            continue;
-        };
-        if whose.holds(&hit.mark.whose) {
-            hit.entry.score = Some(*score);
-            hits.push(hit);
-        }
-    }
-    Ok(hits)
 }
 
 /// Counts here are far below 2^53.

@@ -30,7 +30,7 @@ impl Vectors {
     pub(super) fn nearest(
         &self,
         connection: &Connection,
-        (part, model): (i64, &str),
+        (part, model): (&super::rows::Part, &str),
         query: &[f32],
         limit: usize,
         keep: impl Fn(i64) -> bool,
@@ -44,7 +44,7 @@ impl Vectors {
             if bytes > MAX_BYTES {
                 parts.clear();
             }
-            Arc::clone(parts.entry((part, model.to_owned())).or_default())
+            Arc::clone(parts.entry((part.id, model.to_owned())).or_default())
         };
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         known.catch_up(connection, part, model)?;
@@ -59,11 +59,17 @@ impl Vectors {
 }
 
 impl Part {
-    fn catch_up(&mut self, connection: &Connection, part: i64, model: &str) -> rusqlite::Result<()> {
-        let mut select = connection.prepare_cached(
-            "SELECT v, n, whose, clawk_open(vector, 'vector', n) FROM memory_vectors WHERE part = ?1 AND v > ?2 AND model = ?3 ORDER BY v",
-        )?;
-        let mut rows = select.query(params![part, self.upto, model])?;
+    fn catch_up(
+        &mut self,
+        connection: &Connection,
+        part: &super::rows::Part,
+        model: &str,
+    ) -> rusqlite::Result<()> {
+        let open = if part.sealed { "clawk_sealed" } else { "clawk_open" };
+        let mut select = connection.prepare_cached(&format!(
+            "SELECT v, n, whose, {open}(vector, 'vector', n) FROM memory_vectors WHERE part = ?1 AND v > ?2 AND model = ?3 ORDER BY v",
+        ))?;
+        let mut rows = select.query(params![part.id, self.upto, model])?;
         while let Some(row) = rows.next()? {
             self.upto = row.get(0)?;
             let vector = row.get_ref(3)?.as_blob().unwrap_or_default(); // silent-ok: the table is STRICT

@@ -88,6 +88,7 @@ impl Reader {
         Ok(Kept {
             inbox,
             answers,
+            answers_since: 0,
             spent: self.spent_since(i64::MIN)?,
             effects: self.open_effects()?,
         })

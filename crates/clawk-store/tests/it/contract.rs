@@ -298,7 +298,7 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
             std::slice::from_ref(&effect)
         );
         let answer = journal.answer_to(key).await.unwrap().unwrap();
-        assert_eq!(answer.content.unwrap().bytes, b"{\"ok\":true}");
+        assert_eq!(answer.event.content.unwrap().bytes, b"{\"ok\":true}");
         let other = AnswerKey { method: 1, ..key };
         assert!(journal.answer_to(other).await.unwrap().is_none());
         // The newest answer counts, and one is found for at least its time.
@@ -324,7 +324,7 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
         assert!(journal.open_messages().await.unwrap().is_empty());
         assert!(journal.open_effects().await.unwrap().is_empty());
         let answer = journal.answer_to(key).await.unwrap().unwrap();
-        assert_eq!(answer.content.unwrap().bytes, b"2");
+        assert_eq!(answer.event.content.unwrap().bytes, b"2");
     }
 }
 

@@ -325,7 +325,7 @@ async fn stored_answers_are_found_also_after_a_restart() {
         let journal = other.as_ref().unwrap_or(&state).journal();
         for n in [0, 4095, 4096, 9_999] {
             let found = journal.answer_to(key(n)).await.unwrap().expect("an answer");
-            assert_eq!(found.content.unwrap().bytes, n.to_string().into_bytes());
+            assert_eq!(found.event.content.unwrap().bytes, n.to_string().into_bytes());
         }
         assert!(journal.answer_to(key(10_001)).await.unwrap().is_none());
         let other_method = AnswerKey { method: 1, ..key(1) };

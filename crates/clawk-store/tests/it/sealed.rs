@@ -21,6 +21,8 @@ use clawk_store::{Keys, Options, Reader, StateDir, StateError};
 use serde_json::json;
 use tempfile::TempDir;
 
+mod forged;
+
 use crate::{entry, one, session, with_content};
 
 /// Every store, encrypted.

@@ -349,7 +349,7 @@ impl Server {
         let why = match tokio::time::timeout(limit, link.peer.call_tool_once(params)).await {
             Err(_elapsed) => {
                 self.look_after(Arc::clone(link)).await;
-                format!("no answer within {} s", limit.as_secs())
+                format!("no answer within {} ms", limit.as_millis())
             }
             Ok(Ok(CallToolResponse::Complete(result))) => return Ok(result),
             Ok(Ok(_)) => "it asked for more input, which clawk does not give".to_owned(),

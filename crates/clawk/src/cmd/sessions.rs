@@ -23,12 +23,19 @@ const OPENING_CHARS: usize = 60;
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  clawk sessions\n  clawk sessions --all\n  clawk sessions --agent hello --format json\n  clawk sessions prompt last --turn 2\n  clawk sessions record last"
+    after_help = "`clawk sessions` alone is `clawk sessions list`.\n\nExamples:\n  clawk sessions\n  clawk sessions list --all\n  clawk sessions list --agent hello --format json\n  clawk sessions prompt last --turn 2\n  clawk sessions record last"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
 
+    #[command(flatten)]
+    list: List,
+}
+
+/// Flags of `clawk sessions list`.
+#[derive(Debug, clap::Args)]
+struct List {
     #[command(flatten)]
     which: state::Which,
 
@@ -47,6 +54,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
+    /// List the sessions, the latest first
+    List(List),
     /// Print the exact prompt of a turn, rebuilt from the record and compared with its digest
     Prompt(prompt::Args),
     /// Print what each turn did, call by call, by the record and not by the model
@@ -56,10 +65,14 @@ enum Verb {
 /// Lists them, or does what is asked of one.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
-        Some(Verb::Prompt(asked)) => return prompt::run(asked),
-        Some(Verb::Record(asked)) => return record::run(asked),
-        None => {}
+        Some(Verb::Prompt(asked)) => prompt::run(asked),
+        Some(Verb::Record(asked)) => record::run(asked),
+        Some(Verb::List(asked)) => list(asked),
+        None => list(&args.list),
     }
+}
+
+fn list(args: &List) -> Result<ExitCode> {
     let reader = Reader::open(&args.which.dir()?)?;
     let mut listed = Vec::new();
     let mut looked_at = 0;

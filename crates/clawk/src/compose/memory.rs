@@ -78,7 +78,7 @@ impl Blueprint {
                         read_paths: given.read_paths.clone(),
                         ..ToolConfig::default()
                     };
-                    MemoryServer::new(&self.manifest, &store.name, &uri, config, &host)
+                    MemoryServer::new(&self.manifest, &store.name, &uri, config, &host, given.limit())
                         .map(|server| Arc::new(Kept(server)) as Arc<dyn Keeper>)
                 }
                 Err(why) => Err(format!("`[memory.{}] server`: {why}", store.name)),

@@ -1,6 +1,7 @@
 //! `clawk memory`: what an agent remembers, of one that runs and of one that does not.
 
 mod everywhere;
+mod silent;
 
 use serde_json::{Value, json};
 

@@ -43,7 +43,7 @@ const STORES: [(&str, &str); 5] = [
 ];
 
 /// The model's vectors of all entries are there after this time.
-const VECTORS: Duration = Duration::from_secs(300);
+const VECTORS: Duration = Duration::from_secs(1500);
 
 fn manifest(embedder: &Embedder) -> String {
     let provider = embedder.provider();

@@ -241,6 +241,10 @@ fn the_list_of_sessions_says_what_each_was_about() {
     assert!(lines[2].ends_with("1 turn  hello"), "{people}");
     assert_eq!(list(&["--limit", "1"]).lines().count(), 2);
     let all = list(&["--all"]);
+    assert_eq!(
+        (list(&["list"]), list(&["list", "--all"])),
+        (people.clone(), all.clone())
+    );
     assert!(all.lines().count() == 8 && all.contains("runtime · "), "{all}");
     let json: Value = serde_json::from_str(&list(&["--format", "json"])).unwrap();
     let first = &json["sessions"][1];

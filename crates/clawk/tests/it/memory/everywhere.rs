@@ -358,7 +358,7 @@ fn the_verbs_reach_what_an_mcp_server_keeps() {
     unseen(&place, "custom");
 }
 
-fn parts_folder() -> std::ffi::OsString {
+pub(super) fn parts_folder() -> std::ffi::OsString {
     #[expect(clippy::disallowed_methods, reason = "a test finds what was installed for it")]
     std::env::var_os("CLAWK_PARTS")
         .expect("CLAWK_PARTS names the folder that `cargo xtask ci` installs parts into")
