@@ -9,7 +9,7 @@ mod tries;
 mod wire;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use clawk_manifest::model::{Identity, Manifest, Role, Swarm};
@@ -57,7 +57,9 @@ pub(crate) struct Peers {
     pub(crate) scribe: Scribe,
     identities: BTreeMap<String, Arc<Identity>>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
-    token_key: TokenKey,
+    /// What report tokens are made of: this host's, or the one of all hosts, once this one coordinates.
+    token_key: OnceLock<TokenKey>,
+    own_key: TokenKey,
     signer: Option<Arc<Signer>>,
     /// Tries that others work on.
     sent: Mutex<elsewhere::SentTries>,
@@ -189,6 +191,16 @@ pub(crate) fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> Kernel
 
 impl Peers {
     pub(crate) fn new(sessions: Arc<Sessions>, options: SwarmOptions) -> Self {
+        let shared = sessions
+            .calls
+            .team
+            .as_ref()
+            .is_some_and(|team| team.home().is_some());
+        let token_key = if shared {
+            OnceLock::new()
+        } else {
+            OnceLock::from(options.token_key.clone())
+        };
         Self {
             calls: Arc::clone(&sessions.calls),
             life: Arc::clone(&sessions.life),
@@ -196,7 +208,8 @@ impl Peers {
             sessions,
             identities: options.identities,
             elsewhere: options.elsewhere,
-            token_key: options.token_key,
+            token_key,
+            own_key: options.token_key,
             signer: options.signer,
             sent: Mutex::default(),
             tries: Mutex::default(),
@@ -293,8 +306,7 @@ pub(crate) async fn delegate(
     };
     let run = given.run.clone();
     let lent = lend(peers, team, &mut given)?;
-    let ended = team.wait_for_end(&run);
-    if let Taken::Open = runs::give(&peers.calls, team, given).await? {
+    if let Taken::Open(ended) = runs::give(&peers.calls, team, given).await? {
         paid_by(peers, team, &run, origin);
         settle_later(peers, lent, ended);
     }
@@ -393,12 +405,18 @@ pub(crate) async fn run(
             asked: None,
         };
         let lent = lend(peers, team, &mut given)?;
-        let ended = team.wait_for_end(&run);
         match runs::give(&peers.calls, team, given).await? {
-            Taken::Open => paid_by(peers, team, &run, origin),
-            Taken::Ended(result) => return Ok(*result),
+            Taken::Open(ended) => {
+                paid_by(peers, team, &run, origin);
+                (ended, lent)
+            }
+            Taken::Ended(result) => {
+                if let Some(lent) = lent {
+                    lent.settle_once(&peers.calls, team, &result).await?;
+                }
+                return Ok(*result);
+            }
         }
-        (ended, lent)
     };
     let result = told(peers, ended).await;
     if let Some(lent) = lent {
@@ -414,15 +432,18 @@ pub(crate) async fn result_of(peers: &Peers, run: &TaskId) -> Option<RunResult> 
         Some(ended) => ended,
         None => {
             let ended = team.wait_for_end(run);
-            let stored = stored(&peers.scribe, team.home(), run).await;
-            let stored = stored.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
-            match stored.ok()? {
-                Kept {
-                    result: Some(result), ..
-                } => return Some(*result),
+            match stored(&peers.scribe, team.home(), run).await {
                 // Another host coordinates it.
-                Kept { words: Some(_), .. } if !team.leads() => ended,
-                _ => return None,
+                Ok(Kept {
+                    words: Some(_),
+                    result: None,
+                }) if !team.leads() => ended,
+                found => {
+                    team.wait_no_more(run, ended);
+                    let found =
+                        found.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
+                    return found.ok()?.result.map(|result| *result); // silent-ok: said above
+                }
             }
         }
     };

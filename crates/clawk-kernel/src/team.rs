@@ -322,6 +322,18 @@ impl Team {
         Some(inner.wait(run))
     }
 
+    /// Whoever waits so does no more.
+    pub(crate) fn wait_no_more(&self, run: &TaskId, told: oneshot::Receiver<RunResult>) {
+        drop(told);
+        let mut inner = self.lock();
+        if let Some(waiting) = inner.ends.get_mut(run) {
+            waiting.retain(|tell| !tell.is_closed());
+            if waiting.is_empty() {
+                inner.ends.remove(run);
+            }
+        }
+    }
+
     /// Tells the end of a run, whichever host coordinates it.
     pub(crate) fn wait_for_end(&self, run: &TaskId) -> oneshot::Receiver<RunResult> {
         self.lock().wait(run)

@@ -15,7 +15,7 @@ struct Step {
 
 /// Each step once, in order; a step that was released is never changed. A step whose `oldest` is an earlier one only adds what programs
 /// of that one need not know.
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step {
         sql: MEMORY,
         oldest: 1,
@@ -36,10 +36,14 @@ const STEPS: [Step; 5] = [
         sql: ROLLING,
         oldest: 4,
     },
+    Step {
+        sql: SECRETS,
+        oldest: 4,
+    },
 ];
 
 /// The last step that this program knows.
-pub(crate) const KNOWN: i32 = 5;
+pub(crate) const KNOWN: i32 = 6;
 
 /// The step with which several hosts may serve a state.
 const SHARING: i32 = 4;
@@ -168,6 +172,11 @@ CREATE TABLE asked (
   n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, provider bytea NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE INDEX asked_at ON asked (provider, at);
 CREATE TABLE seals (store text PRIMARY KEY, reference text NOT NULL, previous text, proof bytea NOT NULL);
+";
+
+/// Secrets that all hosts of the agent know.
+const SECRETS: &str = "
+CREATE TABLE secrets (id bytea PRIMARY KEY, secret bytea NOT NULL);
 ";
 
 /// What the server can do beyond plain SQL.

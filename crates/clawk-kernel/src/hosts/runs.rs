@@ -7,6 +7,7 @@ use clawk_proto::method::{ReportParams, Task};
 use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_swarm::coord::{Brief, RunResult, TaskId, Wish};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use super::orders::{self, Wish as Order};
 use crate::agent::Agent;
@@ -49,10 +50,10 @@ pub(crate) struct Given {
 }
 
 /// What became of it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) enum Taken {
-    /// It is durable, and worked on.
-    Open,
+    /// It is durable, and worked on. The end is told here.
+    Open(oneshot::Receiver<RunResult>),
     /// It was given before, and has ended.
     Ended(Box<RunResult>),
 }
@@ -61,7 +62,8 @@ pub(crate) enum Taken {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Said {
-    Run(Taken),
+    /// The run is taken; its result, if it was given before and has ended.
+    Run(Option<Box<RunResult>>),
     /// Whether the report is acknowledged.
     Reported(bool),
     View(Option<Box<SwarmView>>),
@@ -82,12 +84,28 @@ enum Said {
 /// # Errors
 /// It is refused, its id was used for another one, or no host took it in time: the same again is the same run.
 pub(crate) async fn give(calls: &Calls, team: &Team, given: Given) -> Result<Taken, KernelError> {
-    if team.leads() {
-        return take(calls, team, given).await;
-    }
-    match asked(calls, team, ToSwarm::Run(Box::new(given)), PATIENCE).await? {
-        Said::Run(taken) => Ok(taken),
-        other => Err(unreadable(&other)),
+    let run = given.run.clone();
+    // Before it is given: it may end at once.
+    let ends = team.wait_for_end(&run);
+    let taken = if team.leads() {
+        take(calls, team, given).await
+    } else {
+        match asked(calls, team, ToSwarm::Run(Box::new(given)), PATIENCE).await {
+            Ok(Said::Run(ended)) => Ok(ended),
+            Ok(other) => Err(unreadable(&other)),
+            Err(error) => Err(error),
+        }
+    };
+    match taken {
+        Ok(None) => Ok(Taken::Open(ends)),
+        Ok(Some(result)) => {
+            team.wait_no_more(&run, ends);
+            Ok(Taken::Ended(result))
+        }
+        Err(error) => {
+            team.wait_no_more(&run, ends);
+            Err(error)
+        }
     }
 }
 
@@ -193,8 +211,8 @@ pub(super) async fn obey(agent: &Agent, what: ToSwarm) -> Option<Vec<u8>> {
     Some(canonical(&said))
 }
 
-/// Takes a run in. When this returns `Ok`, it is durable.
-async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Taken, KernelError> {
+/// Takes a run in. When this returns `Ok`, it is durable. Returns its result, if it was given before and has ended.
+async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Option<Box<RunResult>>, KernelError> {
     let Given {
         run,
         brief,
@@ -215,11 +233,16 @@ async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Taken, KernelE
     let kept = kept.map_err(|refusal| swarm::refused(team, &run, refusal))?;
     let gone = || JournalError::Unwritable("the agent has ended".to_owned());
     kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
-    Ok(Taken::Open)
+    Ok(None)
 }
 
 /// The result of a run of this id, if it was this one.
-async fn ended_before(calls: &Calls, team: &Team, run: &TaskId, brief: Brief) -> Result<Taken, KernelError> {
+async fn ended_before(
+    calls: &Calls,
+    team: &Team,
+    run: &TaskId,
+    brief: Brief,
+) -> Result<Option<Box<RunResult>>, KernelError> {
     // Its end may be on its way into the journal.
     if let Some(ending) = team.when_ended(run) {
         tokio::select! {
@@ -235,7 +258,7 @@ async fn ended_before(calls: &Calls, team: &Team, run: &TaskId, brief: Brief) ->
         Stored {
             words: Some(words),
             result: Some(result),
-        } if words == digest(&canonical(&task)) => Ok(Taken::Ended(result)),
+        } if words == digest(&canonical(&task)) => Ok(Some(result)),
         _ => Err(KernelError::RequestIdReused(run.clone())),
     }
 }
@@ -261,6 +284,8 @@ pub(crate) async fn stored(
     let scan = Scan {
         session: home,
         kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
+        // As payloads are written. However many runs there were, the contents of this one alone are read.
+        says: Some(format!("\"run\":\"{run}\"")),
         with_content: true,
         ..Scan::default()
     };
@@ -329,6 +354,30 @@ impl Lent {
     /// Nothing of it is limited: what the run uses need not be waited for.
     pub(crate) fn is_open(&self) -> bool {
         self.share.tokens.is_none() && self.share.cost_microusd.is_none()
+    }
+
+    /// The same of a run that was given before and has ended, unless the session's record has it already: who gave it may have been cut
+    /// off in between.
+    pub(crate) async fn settle_once(
+        self,
+        calls: &Calls,
+        team: &Team,
+        result: &RunResult,
+    ) -> Result<(), JournalError> {
+        let scan = Scan {
+            session: Some(self.session),
+            kinds: &[kind::SWARM_TRY],
+            ..Scan::default()
+        };
+        let mut known = false;
+        calls
+            .scribe
+            .each(scan, |event| known |= event.payload.contains(self.run.as_str()))
+            .await?;
+        if !known {
+            self.settle(calls, team, Some(result));
+        }
+        Ok(())
     }
 
     /// Counts what the run has used in the session that gave it; whose end is not known has used all that was set aside.

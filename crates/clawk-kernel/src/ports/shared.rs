@@ -156,6 +156,9 @@ pub trait Shared: Send + Sync + fmt::Debug {
     /// What a lost host had set aside for these sessions is settled.
     fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>>;
 
+    /// A secret that all hosts of the agent know. The first one that asks brings it: `fresh`.
+    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>>;
+
     /// What came. `look`: also whether there is something to take over.
     fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>>;
 

@@ -172,17 +172,14 @@ pub(super) fn of<'a>(
     crosses.then_some((there, identity, place))
 }
 
-/// The token of a try. Only a holder of the key can make it.
-fn token(peers: &Peers, id: &RequestId) -> String {
+/// The token of a try. Only a holder of the key can make it; none: this host does not coordinate the swarm.
+fn token(peers: &Peers, id: &RequestId) -> Option<String> {
     let mut hash = Sha256::new();
     hash.update(b"clawk report token\0");
-    hash.update(peers.token_key.0);
+    hash.update(peers.token_key.get()?.0);
     hash.update(id.as_str().as_bytes());
-    hash.finalize()
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let bytes = hash.finalize();
+    Some(bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn lost(why: Lost, message: impl Into<String>) -> TryEnd {
@@ -234,7 +231,7 @@ pub(super) async fn attempt(
         Ok(share) => share,
         Err(error) => return Some((no_room(&error), Used::default())),
     };
-    let (errand, sent) = prepared(peers, start, origin, (there, identity), &share);
+    let (errand, sent) = prepared(peers, start, origin, (there, identity), &share)?;
     lock(&peers.sent).put(errand.id.clone(), sent.clone());
     if let Some(team) = &peers.calls.team {
         let Ok(_durable) = team.act(None, |coord, now_ms| {
@@ -324,9 +321,9 @@ fn prepared(
     origin: Origin,
     (there, identity): (&Arc<dyn Elsewhere>, String),
     share: &Share,
-) -> (Errand, Sent) {
+) -> Option<(Errand, Sent)> {
     let id = derived(&start.task, &format!("try/{}", start.attempt));
-    let token = token(peers, &id);
+    let token = token(peers, &id)?;
     let swarm = peers
         .calls
         .team
@@ -370,7 +367,7 @@ fn prepared(
         assumed: Arc::default(),
         refused: Arc::default(),
     };
-    (errand, sent)
+    Some((errand, sent))
 }
 
 /// The narrower of what the asker gives and what this host gives the peer; a judge gets none.
@@ -518,7 +515,7 @@ impl Reports for Desk {
             return Known::Sent;
         }
         match shown {
-            Some(shown) if same(shown, &token(&peers, task)) => Known::Given,
+            Some(shown) if token(&peers, task).is_some_and(|own| same(shown, &own)) => Known::Given,
             Some(_) | None => Known::Foreign,
         }
     }

@@ -11,7 +11,7 @@ use super::{Peers, go_on, restore};
 use crate::error::StartError;
 use crate::event::{SessionStarted, SwarmEvent, Thread, canonical, digest, kind};
 use crate::hosts::Hosts;
-use crate::ports::{Holder, JournalError, Scan};
+use crate::ports::{Holder, JournalError, Scan, TokenKey};
 use crate::start;
 use crate::team::Team;
 
@@ -99,6 +99,9 @@ async fn lead(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId
     drafts.push(peers.scribe.entry(&thread, kind::SWARM_LED, &leads));
     // INVARIANT: this is durable before anything is folded: what an earlier coordinator recorded is before it, and nothing of it behind.
     peers.scribe.write(drafts).await?;
+    // Whoever coordinates next must know the tokens of tries that others work on.
+    let key = hosts.shared.secret(home.0, peers.own_key.0).await?;
+    let _kept = peers.token_key.set(TokenKey(key)); // silent-ok: it is the same
     team.anew();
     let busy = restore(peers).await?;
     let moved = before.is_some_and(|before| before != host);

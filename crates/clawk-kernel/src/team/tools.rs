@@ -335,7 +335,6 @@ impl Team {
                 ));
             }
         };
-        let ended = self.wait_for_end(&run);
         let given = Given {
             run,
             brief,
@@ -347,8 +346,14 @@ impl Team {
         let taken = runs::give(calling.calls, self, given).await;
         calling.rank.done();
         let result = match taken {
-            Ok(Taken::Open) => awaited(ended, cancel).await,
-            Ok(Taken::Ended(result)) => Ok(*result),
+            Ok(Taken::Open(ended)) => awaited(ended, cancel).await,
+            Ok(Taken::Ended(result)) => {
+                if let Some(lent) = lent {
+                    let settled = lent.settle_once(calling.calls, self, &result).await;
+                    settled.map_err(|error| RunError::Unavailable(error.to_string()))?;
+                }
+                return Ok(run_told(&result));
+            }
             Err(KernelError::Swarm {
                 code,
                 reason,

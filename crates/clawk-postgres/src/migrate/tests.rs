@@ -42,8 +42,8 @@ async fn starts(server: &Server, steps: &[Step]) -> Result<(), String> {
     done.map_err(|failure| failure.text())
 }
 
-fn with_sixth(oldest: i32) -> Vec<Step> {
-    let sql = "CREATE TABLE clawk.sixth ()";
+fn with_seventh(oldest: i32) -> Vec<Step> {
+    let sql = "CREATE TABLE clawk.seventh ()";
     STEPS.into_iter().chain([Step { sql, oldest }]).collect()
 }
 
@@ -81,15 +81,15 @@ async fn a_step_that_adds_is_done_while_hosts_of_the_version_before_serve() {
         "the database says who can serve it"
     );
     // A later version adds a step that this one can serve: both go on.
-    starts(&server, &with_sixth(5)).await.unwrap_err(); // `old` knows step 4 only
+    starts(&server, &with_seventh(6)).await.unwrap_err(); // `old` knows step 4 only
     server.sql("UPDATE clawk.runs SET gone = true WHERE host = 'old'");
-    starts(&server, &with_sixth(5)).await.unwrap();
+    starts(&server, &with_seventh(6)).await.unwrap();
     assert_eq!(server.sql(LIVE), "new");
     let another = open(&server, "another").await.unwrap();
     assert_eq!(server.sql(LIVE), "new,another");
     another.close().await;
     state.close().await;
-    assert_eq!(server.sql("SELECT max(step) FROM clawk.migrations"), "6");
+    assert_eq!(server.sql("SELECT max(step) FROM clawk.migrations"), "7");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,21 +97,21 @@ async fn a_step_that_changes_waits_for_the_end_of_older_hosts_and_then_shuts_the
     let server = Server::start();
     let state = open(&server, "old").await.unwrap();
     state.begin().await.unwrap();
-    let refused = starts(&server, &with_sixth(6)).await.unwrap_err();
+    let refused = starts(&server, &with_seventh(7)).await.unwrap_err();
     assert!(refused.contains("the host `old`"), "{refused}");
-    assert_eq!(server.sql("SELECT max(step) FROM clawk.migrations"), "5");
+    assert_eq!(server.sql("SELECT max(step) FROM clawk.migrations"), "6");
     // It sleeps: its time is over, and it does not know.
     server.sql("UPDATE clawk.runs SET expires = now() - interval '1 second'");
-    starts(&server, &with_sixth(6)).await.unwrap();
+    starts(&server, &with_seventh(7)).await.unwrap();
     assert_eq!(server.sql(LIVE), "", "it can record nothing any more");
     // Awake again, it wants to join anew on the connections that it has.
     let refused = state.begin().await.unwrap_err().to_string();
     assert!(
-        refused.contains("step 6") && refused.contains("start such a version"),
+        refused.contains("step 7") && refused.contains("start such a version"),
         "{refused}"
     );
     let refused = open(&server, "another").await.unwrap_err().to_string();
-    assert!(refused.contains("step 6"), "{refused}");
+    assert!(refused.contains("step 7"), "{refused}");
     assert_eq!(server.sql(LIVE), "");
 }
 
@@ -126,8 +126,8 @@ async fn one_host_that_has_the_whole_agent_is_asked_too() {
     let state = PgState::open(database, alone, Some(Duration::ZERO))
         .await
         .unwrap();
-    let refused = starts(&server, &with_sixth(6)).await.unwrap_err();
+    let refused = starts(&server, &with_seventh(7)).await.unwrap_err();
     assert!(refused.contains("the host `alone`"), "{refused}");
-    starts(&server, &with_sixth(5)).await.unwrap();
+    starts(&server, &with_seventh(6)).await.unwrap();
     state.close().await;
 }

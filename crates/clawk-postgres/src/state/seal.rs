@@ -67,7 +67,10 @@ pub(super) fn opened(seals: &Seals, digest: clawk_proto::Digest, bytes: Vec<u8>)
     seals.opened(digest, bytes).map_err(failed)
 }
 
-/// An order between hosts as it is stored: it holds what somebody said.
+/// What a secret of all hosts is sealed as.
+pub(super) const SECRET: &str = "secret";
+
+/// An order between hosts as it is stored: it holds what somebody said. A secret of all hosts is stored in the same way.
 pub(super) fn order_closed(
     seals: &Seals,
     what: &str,
@@ -86,7 +89,7 @@ pub(super) fn order_opened(
     said: Vec<u8>,
 ) -> Result<Vec<u8>, Failure> {
     if !is_sealed(&said) {
-        return Ok(said); // JSON never begins as what is sealed does
+        return Ok(said); // JSON and hexadecimal digits never begin as what is sealed does
     }
     let vault = seals.known().map_err(failed)?;
     let opened = vault.open(&format!("{what}/{id}"), &said).map_err(failed)?;
@@ -319,9 +322,17 @@ impl Pass<'_> {
         }
     }
 
-    /// Orders wait for an hour at most, so that those of another key are few.
+    /// Orders wait for an hour at most, so that those of another key are few. And the secrets of all hosts.
     async fn orders(&self) -> Result<(), Failure> {
         self.commit(async |session| {
+            for found in &session.rows("SELECT id, secret FROM secrets", &[]).await? {
+                let id = row::uuid(found, 0)?;
+                let secret = order_opened(self.seals, SECRET, id, found.try_get(1)?)?;
+                let secret = order_closed(self.seals, SECRET, id, secret)?;
+                let key: &[u8] = id.as_bytes();
+                let sql = "UPDATE secrets SET secret = $2 WHERE id = $1";
+                session.run(sql, &[&key, &secret]).await?;
+            }
             for found in &session.rows("SELECT id, wish, outcome FROM orders", &[]).await? {
                 let id = row::uuid(found, 0)?;
                 let anew = |what, said| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clawk_kernel::ports::{Holder, JournalError, Later, News, Order, Shared};
-use clawk_proto::SessionId;
+use clawk_proto::{Digest, SessionId};
 use uuid::Uuid;
 
 use super::Inner;
@@ -267,6 +267,26 @@ impl Shared for PgShared {
 
     fn woken(&self) -> Later<'_, ()> {
         Box::pin(self.inner.database.rung())
+    }
+
+    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>> {
+        Box::pin(async move {
+            let fresh = Digest(fresh).to_hex().into_bytes();
+            let kept = self.write(async |session| {
+                let key: &[u8] = id.as_bytes();
+                let sealed = seal::order_closed(&self.inner.seals, seal::SECRET, id, fresh.clone())?;
+                let sql = "INSERT INTO secrets (id, secret) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING";
+                session.run(sql, &[&key, &sealed]).await?;
+                let kept = session
+                    .value::<Vec<u8>>("SELECT secret FROM secrets WHERE id = $1", &[&key])
+                    .await?;
+                seal::order_opened(&self.inner.seals, seal::SECRET, id, kept)
+            });
+            let kept = kept.await?;
+            let kept = std::str::from_utf8(&kept).ok().and_then(Digest::from_hex); // silent-ok: said below
+            let broken = || JournalError::Unreadable("a secret of the hosts is broken".to_owned());
+            kept.map(|kept| kept.0).ok_or_else(broken)
+        })
     }
 
     fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, program, text};
 use crate::swarm::{agent, events, run, says, scene, swarm};
 
-const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/peer.py");
+pub(crate) const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/peer.py");
 
 /// The `clawk.toml` of a leader with members of the small agent, each with its mode.
 fn bound(agent: &Agent, peers: &[(&str, &str)], more: &str) {

@@ -1,5 +1,6 @@
 //! Hosts that are killed and put to sleep, a server that restarts, and standbys that take its place, while conversations go on at all
-//! hosts: every message is answered, each in one way, and nothing is done twice. Counted by the server that the tool calls.
+//! hosts: every message is answered, each in one way, and nothing is done twice. Counted by the server that the tool calls. The same with
+//! a Swarm, whose members do what the messages ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::cluster::Cluster;
-use super::{Host, agent_at, said};
+use super::{Host, agent_at, said, swarms};
 use crate::agent::Agent;
 use crate::counter::Counter;
 
@@ -17,6 +18,8 @@ scenes:
       - call: [{ name: order, arguments: { id: "{{last_user_text}}" } }]
       - say: "Done {{last_user_text}}."
 "#;
+/// Members of the Swarm.
+const MEMBERS: u32 = 12;
 const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
 /// How long a lease holds: the usual time.
 const LEASE: Duration = Duration::from_secs(3);
@@ -37,6 +40,8 @@ struct Load {
     /// Something happens each time that so many messages were answered, or so much time has gone.
     every: u32,
     pause: Duration,
+    /// Each message is given to a Swarm.
+    swarm: bool,
 }
 
 /// The same dice in every run.
@@ -80,13 +85,17 @@ struct Run {
     times: BTreeMap<&'static str, Vec<u128>>,
     /// Messages whose answer is that the state was away.
     failed: u32,
+    swarm: bool,
 }
 
 impl Run {
-    fn start(conversations: u32) -> Self {
+    fn start(conversations: u32, swarm: bool) -> Self {
         let (cluster, counter) = (Cluster::start(), Counter::start(None));
         let agent = agent_at(&cluster.url(), &counter);
         std::fs::write(agent.path("script.yaml"), SCRIPT).unwrap();
+        if swarm {
+            swarms::add(&agent, MEMBERS, serde_json::json!({}));
+        }
         for host in HOSTS {
             let file = agent.path(&format!("{host}.toml"));
             let config = std::fs::read_to_string(&file).unwrap();
@@ -109,6 +118,7 @@ impl Run {
             sessions: BTreeMap::new(),
             times: BTreeMap::new(),
             failed: 0,
+            swarm,
         }
     }
 
@@ -286,6 +296,11 @@ impl Run {
             counts.len(),
             took.as_secs()
         );
+        if self.swarm {
+            let done = self.answers.values().flatten();
+            let done = done.filter(|text| text.contains("Ordered")).count();
+            println!("{done} of them were done by members of the Swarm, and known to be");
+        }
         println!(
             "| until the first answer, ms | times | min | median | p95 | max |\n|---|---|---|---|---|---|"
         );
@@ -357,6 +372,9 @@ impl Run {
         assert_eq!(primary.sql(twice), "0", "no message has two ends in the journal");
         let lost = "SELECT count(*) FROM tested.inbox WHERE state = 'open'";
         assert_eq!(primary.sql(lost), "0", "no message waits");
+        if self.swarm {
+            swarms::each_ended_once(&primary);
+        }
         for state in ["a".to_owned(), format!("{}?schema=tested", primary.url())] {
             let report = said(&self.agent, &["trace", "verify"], &state);
             assert_eq!(report["valid"], true, "{report}");
@@ -365,7 +383,7 @@ impl Run {
 }
 
 fn chaos(load: &Load) {
-    let mut run = Run::start(load.conversations);
+    let mut run = Run::start(load.conversations, load.swarm);
     let began = Instant::now();
     let (mut last, mut answered) = (Instant::now(), 0);
     loop {
@@ -397,6 +415,20 @@ fn four_hosts_lose_no_message_and_do_nothing_twice_whatever_happens_to_them() {
         time: Duration::MAX,
         every: 16,
         pause: Duration::ZERO,
+        swarm: false,
+    });
+}
+
+#[test]
+fn four_hosts_of_a_swarm_lose_no_message_and_do_nothing_twice_whatever_happens_to_them() {
+    chaos(&Load {
+        conversations: 40,
+        at_once: 12,
+        messages: 150,
+        time: Duration::MAX,
+        every: 16,
+        pause: Duration::ZERO,
+        swarm: true,
     });
 }
 
@@ -413,5 +445,6 @@ fn soak_four_hosts_lose_no_message_and_do_nothing_twice() {
         time: Duration::from_secs(60 * number("CLAWK_SOAK_MINUTES", 10)),
         every: 1,
         pause: Duration::from_secs(2),
+        swarm: std::env::var_os("CLAWK_SOAK_SWARM").is_some(),
     });
 }

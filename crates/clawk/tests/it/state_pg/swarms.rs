@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Database, Host, PATIENCE, agent, holds, said, until};
 use crate::agent::Agent;
 use crate::counter::Counter;
+use crate::peers;
 use crate::stop::request;
 
 /// The Claw gives what it is told to a worker, which orders it.
@@ -26,13 +27,18 @@ scenes:
 
 fn with_swarm(database: &Database, counter: &Counter, workers: u32, more: Value) -> Agent {
     let agent = agent(database, counter);
+    add(&agent, workers, more);
+    agent
+}
+
+/// Gives the agent a Swarm of so many workers.
+pub(super) fn add(agent: &Agent, workers: u32, more: Value) {
     let members = json!([{"identity_ref": "hand", "role": "worker", "count": workers}]);
     let swarm = crate::swarm::swarm("leader-worker", "leader-decides", members, more);
     let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
     let manifest = format!("{}\n  swarm: {{ inline: {swarm} }}\n", manifest.trim_end());
     std::fs::write(agent.path("claw.yaml"), manifest).unwrap();
     std::fs::write(agent.path("script.yaml"), SCRIPT).unwrap();
-    agent
 }
 
 /// The host that coordinates, by the record.
@@ -51,12 +57,19 @@ fn ends(database: &Database) -> u32 {
     ended.parse().unwrap()
 }
 
-/// Each run has ended once, each task was reported once, and all of it stands in one chain.
+/// Each run that was given has ended once, each task was reported once, and all of it stands in one chain.
 fn each_once(database: &Database, runs: u32) {
+    assert_eq!(ends(database), runs);
+    each_ended_once(database);
+}
+
+pub(super) fn each_ended_once(database: &Database) {
     let twice = "SELECT count(*) FROM (SELECT 1 FROM tested.events WHERE kind IN ('ckp.swarm.ended', 'ckp.swarm.reported', 'ckp.swarm.run') \
         GROUP BY kind, payload::json->>'task_id' HAVING count(*) > 1) t";
     assert_eq!(database.sql(twice), "0");
-    assert_eq!(ends(database), runs);
+    let open = "SELECT count(*) FROM tested.events r WHERE kind = 'ckp.swarm.run' AND NOT EXISTS (SELECT 1 FROM tested.events e \
+        WHERE e.kind = 'ckp.swarm.ended' AND e.payload::json->>'task_id' = r.payload::json->>'task_id')";
+    assert_eq!(database.sql(open), "0");
     let chains = "SELECT count(DISTINCT session) FROM tested.events WHERE kind IN ('ckp.swarm.run', 'ckp.swarm.ended', 'ckp.swarm.led')";
     assert_eq!(database.sql(chains), "1");
 }
@@ -112,6 +125,25 @@ fn what_any_host_gives_the_swarm_is_worked_on_by_the_one_that_coordinates() {
     assert_eq!(peers[0].as_array().unwrap().len(), 3, "{peers:?}");
     assert_eq!(peers[0], peers[1]);
     until("all have ended", || ends(&database) == 4);
+    // One tree over both hosts, wherever it is asked for.
+    let tree = said(&agent, &["trace", "show", "--task", &request(50_202)], "b");
+    let root = &tree["root"];
+    assert_eq!(
+        (
+            &root["task_id"],
+            &root["status"],
+            root["children"].as_array().map(Vec::len)
+        ),
+        (&json!(request(50_202)), &json!("completed"), Some(1)),
+        "{tree}"
+    );
+    assert_eq!(
+        root["children"][0]["member"]
+            .as_str()
+            .map(|name| name.starts_with("hand-")),
+        Some(true),
+        "{tree}"
+    );
     each_once(&database, 4);
     counter.never_twice();
     let status = said(
@@ -222,5 +254,197 @@ fn the_swarm_moves_when_its_host_ends_and_back_without_a_task_lost_or_done_twice
     for host in hosts {
         host.stop();
     }
+    holds(&agent, &database);
+}
+
+/// Adds to the configuration of each host.
+fn also(agent: &Agent, more: &str) {
+    for host in ["a", "b", "c", "d"] {
+        let path = agent.path(&format!("{host}.toml"));
+        let config = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, format!("{more}\n{config}")).unwrap();
+    }
+}
+
+fn scripted(agent: &Agent, scenes: &str) {
+    std::fs::write(agent.path("script.yaml"), scenes).unwrap();
+}
+
+/// The worker has its task when its host, and with it what report tokens are made of, is lost. It reports with the token that it was given.
+#[test]
+fn a_report_over_the_bus_counts_at_whichever_host_coordinates_then() {
+    const TASKS: u32 = 4;
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let bus =
+        json!({"coordination": {"message_passing": "queue", "backend": "sqlite-wal", "concurrency": {}}});
+    let agent = with_swarm(&database, &counter, TASKS, bus);
+    let url = format!("[swarm]\nurl = \"{}\"\n", agent.path("bus.db").display());
+    also(&agent, &format!("{url}serve = []"));
+    // It orders at once, and speaks when the host that gave it the task is long gone.
+    let worker = with_swarm(
+        &database,
+        &counter,
+        TASKS,
+        json!({"coordination":
+        {"message_passing": "queue", "backend": "sqlite-wal", "concurrency": {}}}),
+    );
+    scripted(
+        &worker,
+        &SCRIPT.replace(
+            "          - say: \"Ordered",
+            "          - fault: { delay_ms: 7000 }\n            say: \"Ordered",
+        ),
+    );
+    let tools = ["order", "pay"]
+        .map(|tool| format!("[tools.{tool}]\nhttp = {{ url = \"{}/orders\" }}\n", counter.url));
+    std::fs::write(worker.path("clawk.toml"), url + &tools.concat()).unwrap();
+    let _working = peers::Host::start(
+        &mut peers::serving(&worker, &["--config", "clawk.toml"]),
+        "working for the swarm",
+    );
+    let mut first = Host::start(&agent, "a");
+    until("it coordinates", || coordinator(&database) == "a");
+    let mut second = Host::start(&agent, "b");
+    for n in 0..TASKS {
+        second.say(100 + n, &format!("talk-{n}"), &format!("m{n}"));
+    }
+    until("all are at work", || {
+        counter.hits().len() == usize::try_from(TASKS).unwrap()
+    });
+    first.kill();
+    for n in 0..TASKS {
+        let answer = second.answer(100 + n);
+        assert!(
+            answer["result"].to_string().contains(&format!("Ordered m{n}.")),
+            "{answer}"
+        );
+    }
+    assert_eq!(coordinator(&database), "b");
+    counter.never_twice();
+    each_once(&database, TASKS);
+    let refused = database.sql("SELECT count(*) FROM tested.events WHERE kind = 'ckp.swarm.refused'");
+    assert_eq!(refused, "0");
+    second.stop();
+    holds(&agent, &database);
+}
+
+/// A member that is a process of the lost host: what it did, nobody knows.
+#[test]
+fn a_task_of_a_lost_hosts_own_process_is_not_given_to_another_one() {
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = with_swarm(&database, &counter, 1, json!({}));
+    let (peer, notes) = (peers::PEER, agent.path(""));
+    also(
+        &agent,
+        &format!(
+            "[peers.hand]\ncommand = [\"python3\", \"{peer}\", \"silent\", \"{}\"]",
+            notes.display()
+        ),
+    );
+    let mut first = Host::start(&agent, "a");
+    until("it coordinates", || coordinator(&database) == "a");
+    let mut second = Host::start(&agent, "b");
+    second.say(100, "talk", "m1");
+    let given = || {
+        let noted = std::fs::read_to_string(agent.path("delegated")).unwrap_or_default();
+        noted.lines().count()
+    };
+    until("it is given", || given() == 1);
+    first.kill();
+    let answer = second.answer(100);
+    assert!(
+        answer["result"].to_string().contains("effects_unknown"),
+        "{answer}"
+    );
+    assert_eq!(given(), 1);
+    each_once(&database, 1);
+    second.stop();
+    holds(&agent, &database);
+}
+
+/// Tries that run at the same moment, by the order of the record.
+fn most_at_once(database: &Database) -> u32 {
+    let most = database.sql(
+        "SELECT max(running) FROM (SELECT sum(CASE WHEN payload::json->>'state' = 'began' THEN 1 ELSE -1 END) OVER (ORDER BY row) \
+         AS running FROM tested.events WHERE kind = 'ckp.swarm.try' AND payload::json->>'state' IN ('began', 'said', 'lost', 'over')) t",
+    );
+    most.parse().unwrap()
+}
+
+#[test]
+fn limits_of_the_swarm_hold_over_all_hosts() {
+    const RUNS: u32 = 10;
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let two = json!({"coordination": {"message_passing": "queue", "backend": "in-process", "concurrency": {"max_parallel": 2}}});
+    let agent = with_swarm(&database, &counter, 6, two);
+    scripted(
+        &agent,
+        &SCRIPT.replace(
+            "          - say: \"Ordered",
+            "          - fault: { delay_ms: 150 }\n            say: \"Ordered",
+        ),
+    );
+    let mut hosts = ["a", "b", "c"].map(|name| Host::start(&agent, name));
+    until("one coordinates", || !coordinator(&database).is_empty());
+    for n in 0..RUNS {
+        hosts[usize::try_from(n % 3).unwrap()].say(100 + n, &format!("talk-{n}"), &format!("m{n}"));
+    }
+    for n in 0..RUNS {
+        let answer = hosts[usize::try_from(n % 3).unwrap()].answer(100 + n);
+        assert!(
+            answer["result"].to_string().contains(&format!("Ordered m{n}.")),
+            "{answer}"
+        );
+    }
+    assert_eq!(most_at_once(&database), 2);
+    counter.never_twice();
+    each_once(&database, RUNS);
+    hosts.into_iter().for_each(Host::stop);
+    holds(&agent, &database);
+}
+
+/// The session's purse is with its host, and the run is worked on by another one.
+#[test]
+fn a_session_pays_for_what_another_host_does_for_it() {
+    let (database, counter) = (Database::start(), Counter::start(None));
+    let agent = with_swarm(&database, &counter, 1, json!({}));
+    let asked = |database: &Database| {
+        database.sql(
+            "SELECT count(*) FROM tested.events WHERE kind = 'ckp.provider.requested' AND session IN \
+             (SELECT session FROM tested.events WHERE kind = 'session.started' AND payload::json->>'door' = 'peer')",
+        )
+    };
+    also(&agent, "[budgets.session]\ntokens = 700");
+    let first = Host::start(&agent, "a");
+    until("it coordinates", || coordinator(&database) == "a");
+    let mut second = Host::start(&agent, "b");
+    // Half of what is left is less than the member's first question.
+    second.say(100, "talk", "m1");
+    second.answer(100);
+    assert_eq!((asked(&database).as_str(), counter.hits().len()), ("0", 0));
+    let why = "SELECT payload::json->>'reason' FROM tested.events WHERE kind = 'ckp.swarm.ended'";
+    assert_eq!(database.sql(why), "quota");
+    second.stop();
+    // With more it may, and the session's purse knows it.
+    let path = agent.path("b.toml");
+    let config = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("tokens = 700", "tokens = 14000");
+    std::fs::write(&path, config).unwrap();
+    let mut second = Host::start(&agent, "b");
+    second.say(101, "another", "m2");
+    let answer = second.answer(101);
+    assert!(answer["result"].to_string().contains("Ordered m2."), "{answer}");
+    assert_eq!(asked(&database), "2");
+    let (lent, used) = (
+        "SELECT payload::json->>'token_usage' FROM tested.events WHERE kind = 'ckp.swarm.try' AND payload::json->>'state' = 'lent'",
+        "SELECT sum((payload::json->>'input_tokens')::int + (payload::json->>'output_tokens')::int) FROM tested.events \
+         WHERE kind = 'ckp.provider.completed' AND session IN \
+         (SELECT session FROM tested.events WHERE kind = 'session.started' AND payload::json->>'door' = 'peer')",
+    );
+    assert_eq!(database.sql(lent), database.sql(used));
+    counter.never_twice();
+    second.stop();
+    first.stop();
     holds(&agent, &database);
 }
