@@ -26,10 +26,18 @@ use crate::session::Sessions;
 pub(crate) use hand::{hand_over, is_elsewhere, pause, waited, waiting};
 pub(crate) use orders::reply;
 
-/// How often a host looks for what others have appended and ordered.
+/// How often a host looks for what others have appended and ordered, while something happens.
 const TICK: Duration = Duration::from_millis(150);
+/// How long after the last thing that happened it still does. Longer than others leave it asleep once they have woken it.
+const AWAKE: Duration = Duration::from_secs(3);
+/// How often it looks when nothing happens and nobody wakes it: what others do is known within a second all the same.
+const ASLEEP: Duration = Duration::from_millis(500);
+/// Between two looks, however often it is woken.
+const GAP: Duration = Duration::from_millis(50);
 /// How often it looks for lost hosts and for sessions without a holder.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often it tries to take something over though no look has found any.
+const ANYWAY: Duration = Duration::from_secs(5);
 /// How long a session that was taken over is held when nothing is to be done in it.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -51,6 +59,8 @@ pub(crate) struct Hosts {
     taken: Mutex<Vec<(SessionId, Instant)>>,
     /// Locked from the taking of another host's sessions until their unfinished work is settled. Nobody opens one of them before that.
     gate: tokio::sync::Mutex<()>,
+    /// There is something to take over.
+    due: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +80,7 @@ impl Hosts {
                 obeying: Mutex::default(),
                 taken: Mutex::default(),
                 gate: tokio::sync::Mutex::default(),
+                due: Notify::new(),
             })
         })
     }

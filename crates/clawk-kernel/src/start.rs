@@ -142,7 +142,7 @@ async fn fold(calls: &Calls, hosts: Option<&Hosts>) -> Result<(), StartError> {
     let Some(hosts) = hosts else {
         return Ok(call::restore(calls).await?);
     };
-    let row = hosts.shared.news().await?.last_row;
+    let row = hosts.shared.news(false).await?.last_row;
     call::restore_standing(calls).await?;
     let asked = call::open_questions(calls).await?;
     let open = asked.into_iter().filter(|open| open.reply.is_none());

@@ -19,6 +19,7 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row, Statement};
 
+use crate::bell::Bell;
 use crate::error::{Failure, SetupError, told};
 use crate::options::{Options, TlsMode};
 use crate::servers::{self, Best, Known, Line, Role, Seen, Server};
@@ -48,6 +49,7 @@ pub(crate) struct Target {
     timeout: Duration,
     begin: String,
     known: Arc<watch::Sender<Known>>,
+    pub(crate) bell: Arc<Bell>,
     /// Where connections live; empty: where they are asked for.
     pub(crate) runtime: Arc<OnceLock<Handle>>,
 }
@@ -110,6 +112,7 @@ impl Target {
             timeout: options.connect_timeout,
             begin: begin(options),
             known: Arc::default(),
+            bell: Arc::default(),
             runtime: Arc::default(),
         })
     }
@@ -259,7 +262,11 @@ impl Target {
             let (client, connection) = server.config.connect(self.tls.clone()).await?;
             let line = Arc::new(Line::new(self.known.subscribe()));
             let warned = Arc::new(AtomicBool::new(false));
-            let task = spawn(drive(connection, Arc::clone(&line), Arc::clone(&warned)));
+            let heard = Heard {
+                warned: Arc::clone(&warned),
+                bell: Arc::clone(&self.bell),
+            };
+            let task = spawn(drive(connection, Arc::clone(&line), heard));
             let mut session = Session {
                 client,
                 task,
@@ -268,6 +275,8 @@ impl Target {
                 seen: Seen::default(),
                 line,
                 warned,
+                bell: Arc::clone(&self.bell),
+                listens: OnceLock::new(),
             };
             session.client.batch_execute(&self.begin).await?;
             if self.has_several() || self.role != Role::Any {
@@ -349,8 +358,14 @@ fn begin(options: &Options) -> String {
     )
 }
 
+/// Where it goes what a server says unasked.
+struct Heard {
+    warned: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
 /// Serves a connection until it ends, or its server was left behind by a failover.
-async fn drive<S, T>(mut connection: Connection<S, T>, line: Arc<Line>, warned: Arc<AtomicBool>)
+async fn drive<S, T>(mut connection: Connection<S, T>, line: Arc<Line>, heard: Heard)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -365,8 +380,9 @@ where
                         notice.message()
                     );
                     // Before the answer to what caused it is handed on.
-                    warned.store(true, Ordering::SeqCst);
+                    heard.warned.store(true, Ordering::SeqCst);
                 }
+                Ok(AsyncMessage::Notification(_)) => heard.bell.ring(),
                 Ok(_) => {}
                 Err(error) => {
                     tracing::debug!(error = %told(&error), "a connection to PostgreSQL ended");
@@ -432,6 +448,9 @@ pub(crate) struct Session {
     line: Arc<Line>,
     /// The server sent a warning.
     warned: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+    /// It is the one of its pool that listens.
+    listens: OnceLock<Arc<()>>,
 }
 
 impl fmt::Debug for Session {
@@ -450,6 +469,16 @@ impl Drop for Session {
 impl Session {
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed()
+    }
+
+    /// What rings when a server notifies.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// From now on this connection is the one that listens, until it ends.
+    pub(crate) fn keep(&self, place: Arc<()>) {
+        let _kept = self.listens.set(place); // silent-ok: it listens already
     }
 
     /// The server's timeline; 0: not known.

@@ -10,6 +10,7 @@
 //! one call ─► a place in the pool ─► BEGIN · lock the part · read, write · COMMIT ─► the connection goes back
 //! ```
 
+mod bell;
 mod connect;
 mod error;
 mod memory;

@@ -161,6 +161,16 @@ impl Database {
         Ok(made)
     }
 
+    /// Completes once a server has notified since the last time; a connection listens from [`crate::bell::listen`] on.
+    pub(crate) async fn rung(&self) {
+        self.shared.target.bell.rung().await;
+    }
+
+    /// Our tables' schema.
+    pub(crate) fn schema(&self) -> &str {
+        &self.shared.options.schema
+    }
+
     /// The URL names more servers than one.
     pub(crate) fn has_several(&self) -> bool {
         self.shared.target.has_several()

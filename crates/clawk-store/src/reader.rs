@@ -188,6 +188,7 @@ impl Reader {
         values.extend(session.as_ref().map(|session| session as &dyn ToSql));
         values.extend(scan.kinds.iter().map(|kind| kind as &dyn ToSql));
         values.extend(scan.since.as_ref().map(|since| &since.0 as &dyn ToSql));
+        values.extend(scan.says.as_ref().map(|says| says as &dyn ToSql));
         let sql = select(scan);
         let read = || -> rusqlite::Result<Vec<Recorded>> {
             let mut select = self.connection.prepare_cached(&sql)?;
@@ -464,7 +465,7 @@ impl Reader {
     }
 }
 
-/// The statement of a scan. Its values: the row before, the limit, then the session, the kinds and the time, where they are given.
+/// The statement of a scan. Its values: the row before, the limit, then the session, the kinds, the time and the words, where they are given.
 fn select(scan: &Scan) -> String {
     let mut sql =
         "SELECT e.row, s.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, ".to_owned();
@@ -491,7 +492,12 @@ fn select(scan: &Scan) -> String {
         }
     }
     if scan.since.is_some() {
-        sql.push_str(&format!(" AND e.at >= ?{}", given + 1));
+        given += 1;
+        sql.push_str(&format!(" AND e.at >= ?{given}"));
+    }
+    if scan.says.is_some() {
+        given += 1;
+        sql.push_str(&format!(" AND instr(e.payload, ?{given}) > 0"));
     }
     sql.push_str(" ORDER BY e.row LIMIT ?2");
     sql

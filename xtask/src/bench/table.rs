@@ -61,6 +61,25 @@ impl Row {
         }
     }
 
+    /// What the table shows of it.
+    fn cells(&self) -> [String; 6] {
+        [
+            self.what.clone(),
+            format!("{} {}", number(self.value), self.unit),
+            format!("{}: {}", self.neighbour.what, number(self.neighbour.value)),
+            format!("{}×", number(self.ratio())),
+            self.goal_text(),
+            self.reached()
+                .map_or("–", |yes| if yes { "yes" } else { "no" })
+                .to_owned(),
+        ]
+    }
+
+    /// A line of the table, for whoever looks before the table is complete.
+    fn line(&self) -> String {
+        format!("| {} |", self.cells().join(" | "))
+    }
+
     fn json(&self) -> Value {
         let goal = match self.goal {
             Goal::AtMost(most) => json!({ "at_most": most }),
@@ -76,7 +95,7 @@ impl Row {
 }
 
 impl Table {
-    /// One more row.
+    /// One more row. It is told at once on standard error, so that a run that is interrupted has told what it measured.
     pub(crate) fn add(
         &mut self,
         what: impl Into<String>,
@@ -88,13 +107,15 @@ impl Table {
             what: neighbour.into(),
             value: neighbour_value,
         };
-        self.0.push(Row {
+        let row = Row {
             what: what.into(),
             value,
             unit,
             neighbour,
             goal,
-        });
+        };
+        super::progress(&row.line());
+        self.0.push(row);
     }
 
     /// A Markdown table that can also be read as it stands, and the note of the machine.
@@ -110,18 +131,7 @@ impl Table {
             ]
             .map(str::to_owned),
         ];
-        for row in &self.0 {
-            lines.push([
-                row.what.clone(),
-                format!("{} {}", number(row.value), row.unit),
-                format!("{}: {}", row.neighbour.what, number(row.neighbour.value)),
-                format!("{}×", number(row.ratio())),
-                row.goal_text(),
-                row.reached()
-                    .map_or("–", |yes| if yes { "yes" } else { "no" })
-                    .to_owned(),
-            ]);
-        }
+        lines.extend(self.0.iter().map(Row::cells));
         let mut text = String::new();
         for (at, line) in lines.iter().enumerate() {
             let cells: Vec<String> = (0..)
@@ -192,6 +202,24 @@ mod tests {
         assert_eq!(number(12.34), "12.3");
         assert_eq!(number(0.5), "0.50");
         assert_eq!(number(999.0), "999");
+    }
+
+    #[test]
+    fn a_row_is_a_line_of_the_table() {
+        let row = Row {
+            what: "a call".to_owned(),
+            value: 3.0,
+            unit: "ms",
+            neighbour: Neighbour {
+                what: "one `fdatasync`".to_owned(),
+                value: 2.0,
+            },
+            goal: Goal::RatioAtMost(1.2),
+        };
+        assert_eq!(
+            row.line(),
+            "| a call | 3.00 ms | one `fdatasync`: 2.00 | 1.50× | ≤ 1.20× | no |"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::hand::{self, Handed};
 use super::runs::{self, ToSwarm};
-use super::{Hosts, TICK, follow, lock};
+use super::{ASLEEP, AWAKE, GAP, Hosts, LOOK, TICK, follow, lock};
 use crate::agent::Agent;
 use crate::call::{self, Breadth, Calls, Reception, Reply};
 use crate::event::canonical;
@@ -54,16 +54,50 @@ pub(super) struct Answered {
 
 /// Follows the journal and obeys orders, until the agent ends or others have taken over.
 pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+    let (mut row, mut happened) = (0, Instant::now());
+    let mut looked: Option<Instant> = None;
     while !hosts.shared.is_lost() {
-        if let Err(error) = once(agent, hosts).await {
-            tracing::debug!(%error, "what other hosts do can't be seen");
+        let look = looked.is_none_or(|last| last.elapsed() >= LOOK);
+        match once(agent, hosts, look).await {
+            Ok(seen) => {
+                if look {
+                    looked = Some(Instant::now());
+                }
+                if seen.row != row || seen.ordered {
+                    (row, happened) = (seen.row, Instant::now());
+                }
+            }
+            Err(error) => tracing::debug!(%error, "what other hosts do can't be seen"),
         }
-        tokio::time::sleep(TICK).await;
+        let awake = happened.elapsed() < AWAKE || !lock(&hosts.waits).is_empty();
+        pause(hosts, if awake { TICK } else { ASLEEP }).await;
     }
 }
 
-async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> Result<(), JournalError> {
-    let news = hosts.shared.news().await?;
+/// Waits for so long, or until somebody wakes this host.
+async fn pause(hosts: &Hosts, time: Duration) {
+    tokio::time::sleep(GAP).await;
+    tokio::select! {
+        () = hosts.shared.woken() => {}
+        () = tokio::time::sleep(time.saturating_sub(GAP)) => {}
+    }
+}
+
+/// What was seen.
+struct Sight {
+    row: u64,
+    ordered: bool,
+}
+
+async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>, look: bool) -> Result<Sight, JournalError> {
+    let news = hosts.shared.news(look).await?;
+    if news.due {
+        hosts.due.notify_one();
+    }
+    let seen = Sight {
+        row: news.last_row,
+        ordered: !news.orders.is_empty(),
+    };
     let before = hosts.line.swap(news.line, Ordering::SeqCst);
     if before != 0 && before != news.line {
         follow::again(hosts).await;
@@ -76,7 +110,7 @@ async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> Result<(), JournalError
             tracker.spawn(async move { obey(&agent, &hosts, order).await });
         }
     }
-    Ok(())
+    Ok(seen)
 }
 
 async fn obey(agent: &Agent, hosts: &Hosts, order: Order) {

@@ -284,6 +284,8 @@ pub(crate) async fn stored(
     let scan = Scan {
         session: home,
         kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
+        // As payloads are written. However many runs there were, the contents of this one alone are read.
+        says: Some(format!("\"run\":\"{run}\"")),
         with_content: true,
         ..Scan::default()
     };

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clawk_proto::SessionId;
 use tokio::time::Instant;
 
-use super::{Hosts, IDLE, LOOK, lock};
+use super::{ANYWAY, Hosts, IDLE, LOOK, lock};
 use crate::agent::Agent;
 use crate::call;
 use crate::checkpoint;
@@ -17,11 +18,19 @@ use crate::start;
 
 /// Looks until the agent begins to end.
 pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+    let mut tried: Option<Instant> = None;
     while !hosts.shared.is_lost() {
-        if !taken_some(agent, hosts).await {
-            give_back(agent, hosts);
-            tokio::time::sleep(LOOK).await;
+        let due = tokio::select! {
+            biased;
+            () = hosts.due.notified() => true,
+            () = tokio::time::sleep(if tried.is_some() { LOOK } else { Duration::ZERO }) => false,
+        };
+        if due || tried.is_none_or(|last| last.elapsed() >= ANYWAY) {
+            // There may be more.
+            while taken_some(agent, hosts).await {}
+            tried = Some(Instant::now());
         }
+        give_back(agent, hosts);
     }
 }
 

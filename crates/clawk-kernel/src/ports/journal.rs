@@ -248,6 +248,8 @@ pub struct Scan {
     pub kinds: &'static [&'static str],
     /// Only events at or after this time.
     pub since: Option<Timestamp>,
+    /// Only events whose payload holds this text.
+    pub says: Option<String>,
     /// Also load contents.
     pub with_content: bool,
 }

@@ -125,6 +125,8 @@ pub struct News {
     pub line: u32,
     /// Open orders for sessions that this host holds, oldest first.
     pub orders: Vec<Order>,
+    /// [`Shared::take_over`] would find something.
+    pub due: bool,
 }
 
 /// The hosts of one agent, as one of them sees the others.
@@ -157,8 +159,12 @@ pub trait Shared: Send + Sync + fmt::Debug {
     /// A secret that all hosts of the agent know. The first one that asks brings it: `fresh`.
     fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>>;
 
-    /// What came.
-    fn news(&self) -> Later<'_, Result<News, JournalError>>;
+    /// What came. `look`: also whether there is something to take over.
+    fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>>;
+
+    /// Completes once other hosts may have done something since the last time. It may never complete: whoever waits looks by itself,
+    /// too.
+    fn woken(&self) -> Later<'_, ()>;
 
     /// Gives an order, durably. The same id again changes nothing.
     fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>>;

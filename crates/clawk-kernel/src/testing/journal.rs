@@ -394,6 +394,7 @@ impl Journal for MemJournal {
                 && scan.session.is_none_or(|session| session == event.session)
                 && (scan.kinds.is_empty() || scan.kinds.contains(&event.kind.as_str()))
                 && scan.since.is_none_or(|since| event.at >= since)
+                && scan.says.as_ref().is_none_or(|says| event.payload.contains(says))
         });
         ready(Ok(found.take(limit).cloned().collect()))
     }

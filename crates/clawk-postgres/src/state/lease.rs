@@ -18,6 +18,8 @@ use crate::pool::Database;
 
 /// The lease of the whole agent; where hosts share it, of what one of them alone does.
 pub(super) const AGENT: &str = "*";
+/// With one renewal of so many it is told that the host is there, which only people read.
+const SEEN_EVERY: u32 = 3;
 
 /// The right to write.
 #[derive(Debug)]
@@ -294,7 +296,7 @@ impl Lease {
     /// Renews every third of the lease's time until the end.
     pub(super) async fn renew(self: std::sync::Arc<Self>, database: Database, over: CancellationToken) {
         let every = self.time / 3;
-        let mut failed = false;
+        let (mut failed, mut renewals) = (false, 0_u32);
         loop {
             let pause = async {
                 if std::mem::take(&mut failed) {
@@ -315,9 +317,11 @@ impl Lease {
                 continue; // until it joins the others again
             }
             let (number, sent) = (self.number(), Instant::now());
+            let seen = renewals % SEEN_EVERY == 0;
+            renewals = renewals.wrapping_add(1);
             let renewed = tokio::time::timeout(
                 every.max(Duration::from_millis(500)),
-                self.once(&database, number),
+                self.once(&database, number, seen),
             );
             match renewed.await {
                 Ok(Ok(true)) => {
@@ -340,8 +344,8 @@ impl Lease {
         }
     }
 
-    /// Whether it is still ours; then it holds anew.
-    async fn once(&self, database: &Database, number: i64) -> Result<bool, Failure> {
+    /// Whether it is still ours; then it holds anew. `seen`: it is told that the host is there, too.
+    async fn once(&self, database: &Database, number: i64, seen: bool) -> Result<bool, Failure> {
         let time_ms = millis(self.time);
         let renewed = database
             .write(async |session| match self.sharing {
@@ -359,7 +363,7 @@ impl Lease {
             })
             .await?
             > 0;
-        if renewed {
+        if renewed && seen {
             // Not in the same transaction: nobody who serves waits for a row that is only looked at.
             database
                 .write(async |session| see(session, &self.host, self.pid).await)

@@ -265,6 +265,7 @@ impl PgState {
             counters: Arc::clone(&counters),
             lease: Arc::clone(&lease),
             seals: Arc::clone(&seals),
+            woken: std::sync::Mutex::default(),
         };
         let tasks = std::sync::Mutex::new(vec![spawn(writer.run()), renewing]);
         Ok(Self {

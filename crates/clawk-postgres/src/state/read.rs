@@ -66,6 +66,10 @@ pub(super) async fn scan(session: &Session, seals: &Seals, scan: &Scan) -> Resul
         values.push(&since.0);
         sql.push_str(&format!(" AND e.at >= ${}", values.len()));
     }
+    if let Some(says) = &scan.says {
+        values.push(says);
+        sql.push_str(&format!(" AND position(${} IN e.payload) > 0", values.len()));
+    }
     sql.push_str(" ORDER BY e.row LIMIT $2");
     let rows = session.rows(&sql, &values).await?;
     rows.iter().map(|found| recorded(seals, found)).collect()

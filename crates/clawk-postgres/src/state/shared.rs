@@ -10,6 +10,7 @@ use super::Inner;
 use super::lease::AGENT;
 use super::queue::{Extra, Work};
 use super::{row, seal};
+use crate::bell;
 use crate::connect::Session;
 use crate::error::Failure;
 
@@ -115,13 +116,16 @@ impl PgShared {
         Ok(taken.into_iter().map(|(session, _)| session).collect())
     }
 
-    async fn see(&self) -> Result<News, JournalError> {
+    async fn see(&self, look: bool) -> Result<News, JournalError> {
         let run = self.inner.lease.number();
-        let read = self.inner.database.read(async |session| {
+        let database = &self.inner.database;
+        let read = database.read(async |session| {
+            bell::listen(session, database.schema()).await?;
             let mut news = News {
                 last_row: super::read::last_row(session).await?,
                 line: session.line(),
                 orders: Vec::new(),
+                due: look && is_due(session, run).await?,
             };
             let sql = "SELECT o.id, o.session, o.wish FROM orders o JOIN leases l ON l.session = o.session \
                 WHERE o.outcome IS NULL AND l.run = $1 ORDER BY o.n LIMIT $2";
@@ -178,6 +182,19 @@ async fn lead(session: &Session, run: i64, host: &str) -> Result<bool, Failure> 
         ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
         WHERE l.run IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.run = l.run AND r.gone) RETURNING epoch";
     Ok(session.first(sql, &[&AGENT, &host, &run]).await?.is_some())
+}
+
+/// Whether `look` would find something: this run is over, a host is gone, nobody leads, or work has no holder. It locks nothing.
+async fn is_due(session: &Session, run: i64) -> Result<bool, Failure> {
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE run = $1 AND NOT gone) \
+        OR EXISTS (SELECT 1 FROM runs WHERE NOT gone AND expires <= clock_timestamp() AND run <> $1) \
+        OR EXISTS (SELECT 1 FROM leases l JOIN runs r ON r.run = l.run WHERE r.gone) \
+        OR NOT EXISTS (SELECT 1 FROM leases WHERE session = $2 AND run IS NOT NULL) \
+        OR EXISTS (SELECT 1 FROM \
+        (SELECT (encode(session, 'hex')::uuid)::text AS session FROM inbox WHERE state = 'open' \
+         UNION ALL SELECT session FROM orders WHERE outcome IS NULL) w \
+        WHERE NOT EXISTS (SELECT 1 FROM leases h WHERE h.session = w.session AND h.run IS NOT NULL))";
+    session.value(sql, &[&run, &AGENT]).await
 }
 
 /// Sessions of hosts that are gone.
@@ -255,8 +272,12 @@ impl Shared for PgShared {
         })
     }
 
-    fn news(&self) -> Later<'_, Result<News, JournalError>> {
-        Box::pin(self.see())
+    fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>> {
+        Box::pin(self.see(look))
+    }
+
+    fn woken(&self) -> Later<'_, ()> {
+        Box::pin(self.inner.database.rung())
     }
 
     fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>> {
@@ -290,7 +311,11 @@ impl Shared for PgShared {
                 let wish = order.wish.clone();
                 let wish = seal::order_closed(&self.inner.seals, "wish", order.id, wish)?;
                 let id: &[u8] = order.id.as_bytes();
-                session.run(sql, &[&id, &order.session.to_string(), &wish]).await
+                session
+                    .run(sql, &[&id, &order.session.to_string(), &wish])
+                    .await?;
+                // Its holder may sleep.
+                bell::ring(session).await
             })
             .await?;
             Ok(())

@@ -1,6 +1,6 @@
 //! The one writer of this host: it commits in groups, each only as long as the lease is ours.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::lease::Lease;
 use super::queue::{Extra, Item, Queue, Taken, Work};
 use super::{Counters, Sharing, append, check, erase, heads, terms};
+use crate::bell;
 use crate::connect::Session;
 use crate::error::Failure;
 use crate::pool::{Database, Mode};
@@ -23,6 +24,8 @@ const HOLD: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(100);
 /// How often a journal that refuses looks whether the server is back.
 const PROBE: Duration = Duration::from_millis(250);
+/// Other hosts are woken with a commit of events if the last time is so long ago. Who was woken looks often for longer than that.
+const WAKE: Duration = Duration::from_secs(1);
 
 /// The writer's task.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(super) struct Writer {
     pub(super) counters: Arc<Counters>,
     pub(super) lease: Arc<Lease>,
     pub(super) seals: Arc<Seals>,
+    /// When other hosts were last woken.
+    pub(super) woken: Mutex<Option<Instant>>,
 }
 
 /// How a group ended.
@@ -57,6 +62,8 @@ struct Mark {
     out: Vec<Option<JournalError>>,
     /// The run, and sessions that are its own from now on.
     taken: (i64, Vec<(SessionId, i64)>),
+    /// It wakes the other hosts.
+    wakes: bool,
 }
 
 impl Writer {
@@ -187,7 +194,23 @@ impl Writer {
     fn written(&self, mark: Mark) -> End {
         let (run, sessions) = mark.taken;
         self.lease.take(run, sessions);
+        if mark.wakes {
+            *self.woken() = Some(Instant::now());
+        }
         End::Written(mark.out)
+    }
+
+    fn woken(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the other hosts with this commit, unless they were woken just now.
+    async fn wake(&self, session: &Session) -> Result<bool, Failure> {
+        let due = self.woken().is_none_or(|last| last.elapsed() >= WAKE);
+        if due {
+            bell::ring(session).await?;
+        }
+        Ok(due)
     }
 
     /// `None`: the lease is not ours, and nothing is done.
@@ -213,6 +236,8 @@ impl Writer {
                 Extra::Release(of, epoch) => terms::release(session, number, *of, *epoch).await?,
             }
         }
+        let shared = self.lease.sharing == Sharing::Shared;
+        let wakes = shared && !batches.is_empty() && self.wake(session).await?;
         let commits = commits.saturating_add(1);
         let sql = "UPDATE journal SET last_row = $1, commits = $2 WHERE id = 1";
         session.run(sql, &[&last_row, &commits]).await?;
@@ -222,6 +247,7 @@ impl Writer {
             event: entries.next().map(|entry| entry.event_id.into_bytes()),
             out: admitted.out,
             taken: (number, admitted.taken),
+            wakes,
         }))
     }
 

@@ -286,13 +286,13 @@ async fn what_hosts_tell_each_other_is_sealed_in_the_database() {
         server.sql("SELECT t::text FROM clawk.orders t").contains(&hex)
     };
     assert!(!readable());
-    let news = here.news().await.unwrap();
+    let news = here.news(false).await.unwrap();
     assert_eq!(news.orders.len(), 1);
     assert_eq!(news.orders[0].wish, order.wish);
     // One that was exchanged for another order's is noticed.
     server.sql("CREATE TABLE kept AS SELECT * FROM clawk.orders");
     server.sql("UPDATE clawk.orders SET id = decode('000000000000000000000000000000ff', 'hex')");
-    assert!(here.news().await.is_err());
+    assert!(here.news(false).await.is_err());
     server.sql("UPDATE clawk.orders SET id = (SELECT id FROM kept)");
     here.obeyed(id, br#"{"said":"zanzibar"}"#.to_vec()).await.unwrap();
     assert!(!readable());

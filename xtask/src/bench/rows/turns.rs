@@ -25,7 +25,7 @@ const APART: Duration = Duration::from_millis(50);
 const PEERS: u32 = 16;
 /// A session leaves memory when nothing is said for so long.
 const IDLE: Duration = Duration::from_millis(500);
-/// How long a request waits for a free peer, at most.
+/// How often a request is made again while every peer is busy, at most.
 const PATIENCE: u32 = 10_000;
 
 pub(super) fn flat(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
@@ -54,7 +54,8 @@ pub(super) fn flat(programs: &Programs, folder: &Path, size: Size, table: &mut T
     let mut ids = 0;
     let turns: Request = (
         "claw.swarm.delegate",
-        |id| json!({ "task_id": id, "task": { "description": "count the beans" }, "context": { "request_id": id, "swarm": "team" } }),
+        // For one of the peers. A task for the swarm is worked on by every one of them: the topology says so.
+        |id| json!({ "task_id": id, "task": { "description": "count the beans" }, "context": { "request_id": id, "swarm": "team", "member": "hand" } }),
     );
     let sessions: Request = (
         "claw.message.send",
@@ -90,7 +91,7 @@ fn work(agent: &mut Agent, (method, params): Request, ids: &mut u64, count: u32)
         let mut tries = 0;
         while let Err(error) = agent.ask(method, &params(&id)) {
             tries += 1;
-            if tries > PATIENCE || !error.to_string().contains("no peer") {
+            if tries > PATIENCE || !error.to_string().contains("\"busy\"") {
                 bail!(error);
             }
             sleep(Duration::from_millis(1));
