@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clawk_manifest::model::Role;
 use clawk_proto::SessionId;
+use tokio::time::Instant;
 
 use super::{Peers, go_on, restore};
 use crate::error::StartError;
@@ -15,8 +16,10 @@ use crate::ports::{Holder, JournalError, Scan, TokenKey};
 use crate::start;
 use crate::team::Team;
 
-/// How often a host looks whether nobody coordinates.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often a host looks whether it was given the swarm's chain with the sessions of a lost host.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often it tries to take the chain, if nobody holds it.
+const TRY: Duration = Duration::from_secs(1);
 /// The state of a host that coordinates from now on.
 const LEADS: &str = "leads";
 
@@ -43,9 +46,14 @@ pub(crate) fn steer(peers: &Arc<Peers>, hosts: &Arc<Hosts>) {
     let (own, hosts) = (Arc::clone(peers), Arc::clone(hosts));
     peers.life.tracker.spawn(async move {
         let looking = async {
+            let mut tried: Option<Instant> = None;
             while !hosts.shared.is_lost() && !team.leads() {
-                if let Err(error) = look(&own, &hosts, (&team, home)).await {
-                    tracing::error!(%error, "this host can't coordinate the swarm; it tries again");
+                if hosts.shared.holds(home) || tried.is_none_or(|last| last.elapsed() >= TRY) {
+                    tried = Some(Instant::now());
+                    if let Err(error) = look(&own, &hosts, (&team, home)).await {
+                        tracing::error!(%error, "this host can't coordinate the swarm; it tries again");
+                        tokio::time::sleep(TRY).await;
+                    }
                 }
                 tokio::time::sleep(LOOK).await;
             }
