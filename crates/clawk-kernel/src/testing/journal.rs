@@ -41,6 +41,8 @@ struct Inner {
     boxes: Boxes,
     /// Sessions that were read from their beginning.
     folded: Vec<SessionId>,
+    /// Events that scans have returned.
+    scanned: usize,
     /// Entries that may still be taken; `None`: any number.
     room: Option<usize>,
     /// Batches that are not durable yet, oldest first; `None`: every batch is at once.
@@ -52,6 +54,12 @@ type Told = tokio::sync::oneshot::Sender<Result<(), JournalError>>;
 impl MemJournal {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap()
+    }
+
+    /// How many events scans have returned so far.
+    #[must_use]
+    pub fn scanned(&self) -> usize {
+        self.lock().scanned
     }
 
     /// Sessions that were read from their beginning, in order.
@@ -396,7 +404,9 @@ impl Journal for MemJournal {
                 && scan.since.is_none_or(|since| event.at >= since)
                 && scan.says.as_ref().is_none_or(|says| event.payload.contains(says))
         });
-        ready(Ok(found.take(limit).cloned().collect()))
+        let found: Vec<Recorded> = found.take(limit).cloned().collect();
+        inner.scanned += found.len();
+        ready(Ok(found))
     }
 
     fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {

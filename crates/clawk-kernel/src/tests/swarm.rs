@@ -438,3 +438,46 @@ async fn what_cannot_be_recorded_is_not_kept() {
     );
     assert_eq!(kernel.memory_store(session, store).await.unwrap().stored, 1);
 }
+
+/// A client that comes back after a long time asks for one run; the journal has many.
+#[tokio::test]
+async fn whoever_asks_for_an_old_run_reads_no_other() {
+    let rig = rig(team());
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    for n in 1..=40 {
+        kernel.delegate(session, task(n)).await.unwrap();
+        reported(&rig, &id(1000 + n)).await;
+    }
+    let ended = || {
+        rig.journal
+            .kinds()
+            .iter()
+            .filter(|k| *k == kind::SWARM_ENDED)
+            .count()
+    };
+    while ended() < 40 {
+        tokio::task::yield_now().await;
+    }
+    let before = rig.journal.scanned();
+    // Another request for the same run.
+    let mut again = task(7);
+    again.context.request_id = id(500);
+    assert!(
+        kernel
+            .delegate(session, again.clone())
+            .await
+            .unwrap()
+            .acknowledged
+    );
+    let read = rig.journal.scanned() - before;
+    assert_eq!(read, 2, "the run and its end, of 80 events of runs");
+    // The id of an old run with another task is still refused.
+    again.context.request_id = id(501);
+    again.task.description = "count the peas".to_owned();
+    let refused = kernel.delegate(session, again).await;
+    assert!(
+        matches!(refused, Err(KernelError::RequestIdReused(_))),
+        "{refused:?}"
+    );
+}

@@ -52,6 +52,9 @@ impl PgShared {
 
     async fn take(&self, session: SessionId) -> Result<Holder, JournalError> {
         let lease = &self.inner.lease;
+        if self.is_over() {
+            return Err(lease.lost());
+        }
         if lease.holds(session) {
             return Ok(Holder::Here);
         }

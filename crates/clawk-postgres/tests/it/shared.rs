@@ -106,7 +106,7 @@ async fn processes_that_start_together_migrate_once_and_a_later_schema_is_refuse
     }
     assert_eq!(
         server.sql("SELECT string_agg(step::text, ',' ORDER BY step) FROM clawk.migrations"),
-        "1,2,3,4,5"
+        "1,2,3,4,5,6"
     );
     server.sql("INSERT INTO clawk.migrations (step) VALUES (99)");
     let error = memory(options(&server)).count(&spec, &here()).await.unwrap_err();

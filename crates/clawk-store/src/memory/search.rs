@@ -27,6 +27,17 @@ const MAX_RANKED: usize = 256;
 /// A part is dense when at least one of so many entries is its own.
 const DENSE: i64 = 8;
 
+/// Which of the entries that hold a word are the part's, and how they are told from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Among {
+    /// All entries are the part's: none has to be looked at.
+    Own,
+    /// Many: the words' own entries are walked, and others skipped.
+    Many,
+    /// Few, or those of some conversations: the index's marks are the short list to walk.
+    Few,
+}
+
 /// A question of one part of a store.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
@@ -179,11 +190,12 @@ impl Search<'_> {
     ) -> rusqlite::Result<Vec<(i64, f64)>> {
         let mut found: HashMap<i64, f64> = HashMap::new();
         let mut terms = Vec::new();
-        let (oldest, newest): (Option<i64>, Option<i64>) = connection.query_row(
-            "SELECT (SELECT min(n) FROM memory), (SELECT max(n) FROM memory)",
-            [],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+        let mut select = connection.prepare_cached(
+            "SELECT (SELECT min(n) FROM memory), (SELECT max(n) FROM memory), \
+             EXISTS (SELECT 1 FROM memory_parts WHERE id <> ?1 AND entries <> 0)",
         )?;
+        let (oldest, newest, others): (Option<i64>, Option<i64>, bool) =
+            select.query_row([self.part.id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let (Some(oldest), Some(newest)) = (oldest, newest) else {
             return Ok(Vec::new());
         };
@@ -193,10 +205,14 @@ impl Search<'_> {
                 .words
                 .find(connection, self.part.id, query, limit, self.counts());
         }
-        let dense = *self.whose == Whose::All
-            && self.part.entries.saturating_mul(DENSE) >= newest.saturating_sub(oldest);
+        let dense = self.part.entries.saturating_mul(DENSE) >= newest.saturating_sub(oldest);
+        let among = match (self.whose, dense) {
+            (Whose::All, _) if !others => Among::Own,
+            (Whose::All, true) => Among::Many,
+            (Whose::All, false) | (Whose::Of(_), _) => Among::Few,
+        };
         for text in words::terms(query) {
-            let rows = self.newest_with(connection, dense, &[&text])?;
+            let rows = self.newest_with(connection, among, &[&text])?;
             let weight = rarity(self.part, &rows, oldest, newest);
             for n in rows {
                 *found.entry(n).or_default() += weight;
@@ -207,7 +223,7 @@ impl Search<'_> {
         for group in combinations(&terms) {
             let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
             let weight: f64 = group.iter().map(|term| term.weight).sum();
-            for n in self.newest_with(connection, dense, &texts)? {
+            for n in self.newest_with(connection, among, &texts)? {
                 let known = found.entry(n).or_default();
                 *known = known.max(weight);
             }
@@ -215,28 +231,24 @@ impl Search<'_> {
         rank(connection, self.part, &terms, found, limit)
     }
 
-    /// The newest entries that hold all these words.
-    ///
-    /// Where the part is a good share of all entries, the words' own entries are walked and the others skipped: few are. In a
-    /// small part the index's mark of the part is the short list to walk.
+    /// The newest entries that hold all these words. The index holds the words of no entry that is gone.
     fn newest_with(
         &self,
         connection: &Connection,
-        dense: bool,
+        among: Among,
         terms: &[&str],
     ) -> rusqlite::Result<Vec<i64>> {
-        let sql = if dense {
-            format!(
-                "SELECT w.rowid FROM memory_words w CROSS JOIN memory m ON m.n = w.rowid \
-                 WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
-            )
-        } else {
-            format!(
+        let sql = match among {
+            Among::Own | Among::Few => format!(
                 "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 AND ?2 IS NOT NULL \
                  ORDER BY rowid DESC LIMIT {PER_TERM}"
-            )
+            ),
+            Among::Many => format!(
+                "SELECT w.rowid FROM memory_words w CROSS JOIN memory m ON m.n = w.rowid \
+                 WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
+            ),
         };
-        let query = matching((!dense).then_some(self.part.id), self.whose, terms);
+        let query = matching((among == Among::Few).then_some(self.part.id), self.whose, terms);
         let mut select = connection.prepare_cached(&sql)?;
         let rows = select.query_map(params![query, self.part.id], |row| row.get(0))?;
         rows.collect()
@@ -299,12 +311,15 @@ fn rank(
     // Equal weights: the newer first, so that the answer is the same every time.
     likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     likely.truncate(MAX_RANKED.max(limit));
-    let sql = format!("SELECT {} FROM memory WHERE n = ?1", told_columns(part.sealed));
+    let sql = format!(
+        "SELECT {} FROM memory WHERE n = ?1 AND part = ?2",
+        told_columns(part.sealed)
+    );
     let mut select = connection.prepare_cached(&sql)?;
     let mut ranked = Vec::with_capacity(likely.len());
     for (n, known) in likely {
         let found = select
-            .query_row([n], |row| told(row.get(0)?, row.get(1)?))
+            .query_row([n, part.id], |row| told(row.get(0)?, row.get(1)?))
             .optional()?;
         let Some((content, key)) = found else { continue };
         let text = words::text_of(&content, key.as_deref());

@@ -1,11 +1,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 
+use clawk_kernel::kind;
 use clawk_kernel::ports::{
     AnswerKey, Batch, EffectChange, Entry, InboxChange, Journal as _, JournalError, OpenEffect, Scan,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use clawk_store::{Durability, Filter, Options, Reader, StateDir, StateError};
+use clawk_trace::canonical::payload_of;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -389,4 +391,63 @@ async fn unknown_effects_of_one_request_id_stand_side_by_side() {
     };
     assert_eq!(change(vec![known]).await, [all[0].clone(), all[2].clone()]);
     state.close();
+}
+
+/// The contents of others are not even opened: they can't be.
+#[tokio::test]
+async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path().join("state"), Options::default()).unwrap();
+    let journal = state.journal();
+    let of = |run: u64, kind: &'static str, n: u64| {
+        let payload = serde_json::json!({ "run": format!("run-{run:05}"), "swarm": "team" });
+        let entry = Entry {
+            kind,
+            payload: payload_of(&payload).unwrap(),
+            ..entry(session(1), n)
+        };
+        with_content(entry, format!("{kind} of {run}").into_bytes())
+    };
+    for group in 0..20 {
+        let runs = (0..500).map(|at| group * 500 + at);
+        let entries = runs.flat_map(|run| {
+            [
+                of(run, kind::SWARM_RUN, 2 * run),
+                of(run, kind::SWARM_ENDED, 2 * run + 1),
+            ]
+        });
+        let batch = Batch {
+            entries: entries.collect(),
+            ..Batch::default()
+        };
+        journal.submit(batch).unwrap().durable().await.unwrap();
+    }
+    let scan = |run: u64| Scan {
+        kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
+        says: Some(format!("\"run\":\"run-{run:05}\"")),
+        with_content: true,
+        ..Scan::default()
+    };
+    for run in [0, 4_321, 9_999] {
+        let found = journal.scan(scan(run)).await.unwrap();
+        let contents: Vec<_> = found
+            .iter()
+            .map(|event| event.content.as_ref().unwrap().bytes.clone())
+            .collect();
+        let wanted = [kind::SWARM_RUN, kind::SWARM_ENDED].map(|kind| format!("{kind} of {run}").into_bytes());
+        assert_eq!(contents, wanted);
+    }
+    assert!(journal.scan(scan(10_000)).await.unwrap().is_empty());
+    drop(journal);
+    state.close();
+    crate::forge(
+        &dir.path().join("state"),
+        "UPDATE events SET content = x'00' WHERE instr(payload, 'run-04321') = 0",
+    );
+    let reader = Reader::open(&dir.path().join("state")).unwrap();
+    assert_eq!(reader.recorded_events(&scan(4_321)).unwrap().len(), 2);
+    assert!(
+        reader.recorded_events(&scan(4_322)).is_err(),
+        "a changed content is read"
+    );
 }

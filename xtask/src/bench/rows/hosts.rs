@@ -17,6 +17,9 @@ use super::super::table::{Goal, Table};
 
 /// How many hosts share the server.
 const HOSTS: [usize; 3] = [1, 2, 4];
+/// After this, what the last turns left is done, and the server has counted it: a connection that has nothing to do tells its
+/// transactions after ten seconds.
+const COUNTED: Duration = Duration::from_secs(12);
 /// Conversations of each host in which something is said at the same time.
 const OPEN: u32 = 8;
 
@@ -195,8 +198,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
             ("one host on SQLite", file_rate.most()),
             Goal::None,
         );
-        // What the last turns left is done by then.
-        sleep(Duration::from_secs(5));
+        sleep(COUNTED);
         let asked = transactions_per_second(&database, watched)? - quiet;
         let least = *alone.get_or_insert(asked);
         table.add(
