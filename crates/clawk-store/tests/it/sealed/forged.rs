@@ -203,7 +203,8 @@ async fn no_start_and_no_change_of_the_key_seals_what_somebody_else_put_there() 
     ] {
         written(&database, &sql);
         for _again in 0..2 {
-            let error = open(dir.path(), Some(keys.clone())).unwrap_err().to_string();
+            let opened = open(dir.path(), Some(keys.clone())).map(drop);
+            let error = opened.unwrap_err().to_string();
             assert!(
                 error.contains("store `notes`") && !error.contains("mallory"),
                 "{what}: {error}"
