@@ -1,7 +1,7 @@
 //! The one writer of this host: it commits in groups, each only as long as the lease is ours.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::{Batch, JournalError};
