@@ -57,7 +57,8 @@ pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     let (mut row, mut happened) = (0, Instant::now());
     let mut looked: Option<Instant> = None;
     while !hosts.shared.is_lost() {
-        let look = looked.is_none_or(|last| last.elapsed() >= LOOK);
+        // With the look that is nearest to its time.
+        let look = looked.is_none_or(|last| last.elapsed() + TICK > LOOK);
         match once(agent, hosts, look).await {
             Ok(seen) => {
                 if look {

@@ -18,6 +18,7 @@ mod secure;
 #[path = "../../../../tests/parts/postgres.rs"]
 mod server;
 mod shared;
+mod woken;
 
 use std::sync::Arc;
 use std::time::Duration;
