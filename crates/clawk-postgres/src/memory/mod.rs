@@ -101,11 +101,7 @@ impl PgMemory {
         }
         let refuse = |why: &str| Failure::Schema(format!("store `{}`: {why}", store.name));
         let agent: &str = &self.agent;
-        let sql = "SELECT proof FROM memory_seals WHERE agent = $1 AND store = $2";
-        let found: Option<Vec<u8>> = match tx.first(sql, &[&agent, &store.name]).await? {
-            Some(row) => Some(row.try_get(0)?),
-            None => None,
-        };
+        let found = seal::proof(tx, agent, &store.name).await?;
         if !store.encryption {
             if found.is_some() {
                 return Err(refuse(STAYS));
@@ -113,6 +109,11 @@ impl PgMemory {
             return Ok(()); // another process may encrypt it, so this is asked again
         }
         let vault = self.vault.as_deref().ok_or_else(|| refuse(NO_KEY))?;
+        if found.is_none() && seal::lost_its_proof(tx, agent, &store.name).await? {
+            return Err(refuse(
+                "it is encrypted, and the proof of its key was taken out of the database",
+            ));
+        }
         let current = match &found {
             Some(proof) => match vault.open(&proof_of(&store.name), proof) {
                 Ok(Some(opened)) if opened == PROOF => vault.is_current(proof),

@@ -41,3 +41,26 @@ pub(super) async fn anew(session: &Session, store: &Spec<'_>, part: i64) -> Resu
     }
     Ok(())
 }
+
+/// By which the key of this store is seen to be the right one; `None`: the store was never encrypted.
+pub(super) async fn proof(session: &Session, agent: &str, store: &str) -> Result<Option<Vec<u8>>, Failure> {
+    let sql = "SELECT proof FROM memory_seals WHERE agent = $1 AND store = $2";
+    let found = session.first(sql, &[&agent, &store]).await?;
+    found.map(|row| Ok(row.try_get(0)?)).transpose()
+}
+
+/// The store has no proof, and something of it is sealed. Both are of one moment, because another process may encrypt it just now.
+pub(super) async fn lost_its_proof(session: &Session, agent: &str, store: &str) -> Result<bool, Failure> {
+    let sealed = |table: &str| {
+        format!(
+            "EXISTS (SELECT 1 FROM {table} m JOIN memory_parts p ON p.id = m.part \
+             WHERE p.agent = $1 AND p.store = $2 AND left(m.content, 1) = '~')"
+        )
+    };
+    let sql = format!(
+        "SELECT NOT EXISTS (SELECT 1 FROM memory_seals WHERE agent = $1 AND store = $2) AND ({} OR {})",
+        sealed("memory"),
+        sealed("memory_aside")
+    );
+    session.value(&sql, &[&agent, &store]).await
+}
