@@ -444,7 +444,7 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
         &dir.path().join("state"),
         "UPDATE events SET content = x'00' WHERE instr(payload, 'run-04321') = 0",
     );
-    let reader = Reader::open(&dir.path().join("state")).unwrap();
+    let reader = Reader::open(dir.path().join("state")).unwrap();
     assert_eq!(reader.recorded_events(&scan(4_321)).unwrap().len(), 2);
     assert!(
         reader.recorded_events(&scan(4_322)).is_err(),
