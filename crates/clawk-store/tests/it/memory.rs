@@ -1046,3 +1046,49 @@ async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
         "{refused}"
     );
 }
+
+/// Where all entries are of one store, a search looks at none of them to learn whose it is.
+#[tokio::test]
+async fn a_store_that_is_alone_answers_as_beside_another_and_never_with_entries_of_others() {
+    let (state, dir) = opened();
+    let own = store(json!({"type": "semantic", "name": "own", "search": {"strategy": "fts-only"}}));
+    let other = store(json!({"type": "semantic", "name": "other", "search": {"strategy": "fts-only"}}));
+    let keep = async |state: &StateDir, store: &Store, entries: Vec<New>| {
+        let memory = state.memory();
+        let here = place("a", "");
+        let kept = memory.keep(store, &here, entries, T0, Batch::default());
+        kept.await.unwrap();
+    };
+    let found = async |state: &StateDir| -> Vec<(String, Option<f64>)> {
+        let (memory, here) = (state.memory(), place("a", ""));
+        let ask = asked(Whose::All, words("the red bicycle of Anna"), 50);
+        let found = memory.ask(&own, &here, ask).await.unwrap();
+        let hits = found.hits.into_iter();
+        hits.map(|hit| (hit.entry.id, hit.entry.score)).collect()
+    };
+    let texts = ["Anna owns a red bicycle", "Ben owns a bicycle", "a red door"];
+    let entries = texts.iter().cycle().take(30).zip(0..);
+    let entries = entries
+        .map(|(text, n)| marked(&format!("own{n}"), text, ""))
+        .collect();
+    keep(&state, &own, entries).await;
+    let alone = found(&state).await;
+    assert_eq!(alone.len(), 30);
+    keep(
+        &state,
+        &other,
+        vec![marked("theirs", "Anna owns a red bicycle", "")],
+    )
+    .await;
+    assert_eq!(found(&state).await, alone);
+    // A count that is wrong shows nobody's entries to others.
+    state.close();
+    crate::forge(
+        dir.path(),
+        "UPDATE memory_parts SET entries = 0 WHERE store = 'other'",
+    );
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let ids = |found: Vec<(String, Option<f64>)>| found.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!(ids(found(&state).await), ids(alone));
+    state.close();
+}
