@@ -119,7 +119,7 @@ impl Show {
             }
             Notice::Warned(text) => {
                 self.break_off()?;
-                self.line(&format!("  {} {}", self.paint.yellow("budget:"), harmless(text)));
+                self.line(&format!("  {} {}", self.paint.yellow("warning:"), harmless(text)));
             }
             Notice::Unreachable(text) => {
                 self.break_off()?;
