@@ -30,7 +30,7 @@ pub(crate) use orders::reply;
 const TICK: Duration = Duration::from_millis(150);
 /// How long after the last thing that happened it still does. Longer than others leave it asleep once they have woken it.
 const AWAKE: Duration = Duration::from_secs(3);
-/// How often it looks when nothing happens and nobody wakes it: what others do is known within a second all the same.
+/// How often it looks while nothing happens. A host is woken when others do something; this bounds the time if it is not.
 const ASLEEP: Duration = Duration::from_millis(500);
 /// Between two looks, however often it is woken.
 const GAP: Duration = Duration::from_millis(50);
@@ -38,6 +38,8 @@ const GAP: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(500);
 /// How often it tries to take something over though no look has found any.
 const ANYWAY: Duration = Duration::from_secs(5);
+/// How long a host is waited for that is asked to give up the session of a task.
+const RELEASED: Duration = Duration::from_secs(2);
 /// How long a session that was taken over is held when nothing is to be done in it.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -187,7 +189,8 @@ pub(crate) async fn fetch(sessions: &Arc<Sessions>, session: SessionId) -> Resul
         match holder(sessions, session).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
-                let asked = orders::ask(&sessions.calls, hosts, (session, orders::Wish::Release), LOOK).await;
+                let wish = (session, orders::Wish::Release);
+                let asked = orders::ask(&sessions.calls, hosts, wish, RELEASED).await;
                 if let Err(error) = asked {
                     tracing::debug!(%error, %session, "the session of a task is with another host yet");
                 }

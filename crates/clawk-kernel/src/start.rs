@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
@@ -46,6 +47,9 @@ use crate::team::Team;
 use crate::tend;
 use crate::turn::{Effect, End};
 use crate::world_model;
+
+/// How long the session of a task that has ended is waited for, if another host has it.
+const FETCHED: Duration = Duration::from_secs(30);
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
@@ -462,8 +466,14 @@ pub(crate) async fn end_tasks(sessions: &Arc<Sessions>, busy: &[SessionId]) -> R
         if !of_task(&recover::rebuild(&sessions.calls, open.session).await?) {
             continue;
         }
-        let fetched = hosts::fetch(sessions, open.session).await;
-        fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+        let fetched = hosts::fetch(sessions, open.session);
+        match tokio::time::timeout(FETCHED, fetched).await {
+            Ok(fetched) => fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?,
+            Err(_) => {
+                tracing::warn!(session = %open.session, "the turn of a task that has ended is with another host; whoever coordinates next ends it");
+                continue;
+            }
+        }
         let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
         begin_again(sessions, open.session, rebuilt).await?;
     }

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use crate::connect::Session;
 use crate::error::Failure;
 
-/// Wakes whoever listens in this schema, as part of the transaction. A server whose queue of notifications fills up, because somebody
-/// else never reads his, would refuse the commit: nobody is woken then.
+/// Wakes whoever listens in this schema, as part of the transaction. The server keeps notifications in a queue, which fills up if a
+/// client never reads them, and a full queue makes commits fail. So nobody is woken when half of the queue is used.
 const RING: &str = "SELECT pg_notify(current_schema(), '') WHERE pg_notification_queue_usage() < 0.5";
 
 /// Rings whenever another host has something to tell. One connection of a pool listens; when it ends, another one does.

@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(super) enum Wish {
     Message(Box<Handed>),
     Reply(Box<Answered>),
-    /// To give up the session of a task, if nobody works in it here.
+    /// Its holder gives up the session of a task, unless it is open there.
     Release,
     Swarm {
         what: Box<ToSwarm>,
@@ -210,7 +210,7 @@ pub(super) async fn ask(
     Err(JournalError::Away(why))
 }
 
-/// Gives up a session in which nobody works here. Its holder has settled what was under way in it.
+/// Gives up a session, unless it is open here. What was under way in it was settled when this host took it over.
 async fn released(agent: &Agent, session: SessionId) -> Option<Vec<u8>> {
     let hosts = agent.calls.hosts.as_ref()?;
     let _alone = hosts.gate.lock().await;

@@ -1,6 +1,7 @@
 //! What is for the host that coordinates the swarm: runs, reports, and who asks how it stands. Where one host has the agent, that is
 //! this one, and nothing is sent anywhere.
 
+use std::fmt;
 use std::time::Duration;
 
 use clawk_proto::method::{ReportParams, Task};
@@ -92,7 +93,7 @@ pub(crate) async fn give(calls: &Calls, team: &Team, given: Given) -> Result<Tak
     } else {
         match asked(calls, team, ToSwarm::Run(Box::new(given)), PATIENCE).await {
             Ok(Said::Run(ended)) => Ok(ended),
-            Ok(other) => Err(unreadable(&other)),
+            Ok(_) => Err(unreadable("another answer came")),
             Err(error) => Err(error),
         }
     };
@@ -112,11 +113,11 @@ pub(crate) async fn give(calls: &Calls, team: &Team, given: Given) -> Result<Tak
 /// `claw.swarm.report` that came to a host which does not coordinate: whether it is acknowledged.
 ///
 /// # Errors
-/// It is refused, or nobody took it in time.
+/// The report is refused, or no host that coordinates took it in time.
 pub(crate) async fn report(calls: &Calls, team: &Team, params: ReportParams) -> Result<bool, KernelError> {
     match asked(calls, team, ToSwarm::Report(Box::new(params)), PATIENCE).await? {
         Said::Reported(acknowledged) => Ok(acknowledged),
-        other => Err(unreadable(&other)),
+        _ => Err(unreadable("another answer came")),
     }
 }
 
@@ -127,16 +128,16 @@ pub(crate) async fn report(calls: &Calls, team: &Team, params: ReportParams) -> 
 pub(crate) async fn view(calls: &Calls, team: &Team) -> Result<Option<SwarmView>, KernelError> {
     match asked(calls, team, ToSwarm::View, GLANCE).await? {
         Said::View(view) => Ok(view.map(|view| *view)),
-        other => Err(unreadable(&other)),
+        _ => Err(unreadable("another answer came")),
     }
 }
 
-fn unreadable(said: &Said) -> KernelError {
-    tracing::warn!(
-        ?said,
-        "the host that coordinates the swarm has answered something else; its version may be another one"
-    );
-    JournalError::Away("the host that coordinates the swarm can't be understood".to_owned()).into()
+/// `why` holds nothing of what was said.
+fn unreadable(why: impl fmt::Display) -> KernelError {
+    JournalError::Away(format!(
+        "the host that coordinates the swarm can't be understood, its version may be another one: {why}"
+    ))
+    .into()
 }
 
 async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) -> Result<Said, KernelError> {
@@ -169,10 +170,7 @@ async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) ->
             reason,
         }),
         Ok(said) => Ok(said),
-        Err(error) => Err(JournalError::Away(format!(
-            "the host that coordinates the swarm can't be understood: {error}"
-        ))
-        .into()),
+        Err(error) => Err(unreadable(error)),
     }
 }
 
@@ -206,6 +204,7 @@ pub(super) async fn obey(agent: &Agent, what: ToSwarm) -> Option<Vec<u8>> {
             message,
             task: task_id,
         },
+        Err(KernelError::BadParameter { reason, .. }) => Said::Garbage(reason),
         Err(error) => Said::Garbage(error.to_string()),
     };
     Some(canonical(&said))
@@ -250,17 +249,22 @@ async fn ended_before(
             () = calls.life.stop.cancelled() => {}
         }
     }
+    match stored(&calls.scribe, team.home(), run).await? {
+        Stored {
+            words: Some(known),
+            result: Some(result),
+        } if known == words(brief) => Ok(Some(result)),
+        _ => Err(KernelError::RequestIdReused(run.clone())),
+    }
+}
+
+/// What a task says, as requests are compared by it.
+fn words(brief: Brief) -> Digest {
     let task = Task {
         description: brief.description,
         input: brief.input,
     };
-    match stored(&calls.scribe, team.home(), run).await? {
-        Stored {
-            words: Some(words),
-            result: Some(result),
-        } if words == digest(&canonical(&task)) => Ok(Some(result)),
-        _ => Err(KernelError::RequestIdReused(run.clone())),
-    }
+    digest(&canonical(&task))
 }
 
 /// A run as the journal has it.
@@ -295,11 +299,7 @@ pub(crate) async fn stored(
             Some(clawk_swarm::Fact::Run {
                 run: known, brief, ..
             }) if known == *run => {
-                let task = Task {
-                    description: brief.description,
-                    input: brief.input,
-                };
-                found.words = Some(digest(&canonical(&task)));
+                found.words = Some(words(brief));
             }
             Some(clawk_swarm::Fact::Ended { result }) if result.task_id == *run => {
                 found.result = Some(result)
@@ -380,7 +380,8 @@ impl Lent {
         Ok(())
     }
 
-    /// Counts what the run has used in the session that gave it; whose end is not known has used all that was set aside.
+    /// Counts what the run has used in the session that gave it. A run whose end is not known has used all that was set aside; one that
+    /// is not waited for because the agent ends is counted by the turn that goes on with it.
     pub(crate) fn settle(self, calls: &Calls, team: &Team, result: Option<&RunResult>) {
         let (used, state) = match result {
             Some(result) => (
@@ -391,6 +392,7 @@ impl Lent {
                 },
                 LENT,
             ),
+            None if calls.life.stop.is_cancelled() => return,
             None => (self.share.reservation.amount, ASSUMED),
         };
         // No purse that is kept over restarts is among them.

@@ -299,7 +299,7 @@ mod tests {
         TABLES.iter().find(|table| table.name == name).unwrap()
     }
 
-    /// A carrier with one encrypted store, whose part is 1, and one entry of it as it was before it was sealed.
+    /// A carrier with one encrypted store (part 1), and one of its entries in plain text.
     fn carrier() -> (Carrier, Row) {
         let vault = Vault::new(Key::from_hex(&"a".repeat(64)).unwrap());
         let seals = Seals::new(vault, BTreeSet::from(["secret".to_owned()]));

@@ -12,24 +12,21 @@ use super::{Peers, go_on, restore};
 use crate::error::StartError;
 use crate::event::{SessionStarted, SwarmEvent, Thread, canonical, digest, kind};
 use crate::hosts::Hosts;
-use crate::ports::{Holder, JournalError, Scan, TokenKey};
+use crate::ports::{Holder, Scan, TokenKey};
 use crate::start;
 use crate::team::Team;
 
 /// How often a host looks whether it was given the swarm's chain with the sessions of a lost host.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often it tries to take the chain, if nobody holds it.
+/// How often a host tries to take the chain. It succeeds if no host holds it.
 const TRY: Duration = Duration::from_secs(1);
 /// The state of a host that coordinates from now on.
 const LEADS: &str = "leads";
 
 /// The id of the swarm's chain: the same on every host.
 pub(crate) fn home(agent: &str, swarm: &str) -> SessionId {
-    let hash = digest(&canonical(&("clawk swarm", agent, swarm)));
-    let mut id = [0; 16];
-    for (byte, of) in id.iter_mut().zip(hash.0) {
-        *byte = of;
-    }
+    let hash = digest(&canonical(&("clawk swarm", agent, swarm))).0;
+    let id = hash.first_chunk().copied().unwrap_or_default(); // silent-ok: a digest is longer
     SessionId(uuid::Builder::from_custom_bytes(id).into_uuid())
 }
 
@@ -78,10 +75,16 @@ async fn look(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId
 
 /// Takes up what the record has of the swarm, and coordinates from now on.
 async fn lead(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId)) -> Result<(), StartError> {
-    let before = told(peers, home).await?;
+    let begun = Scan {
+        session: Some(home),
+        kinds: &[kind::SESSION_STARTED],
+        limit: 1,
+        ..Scan::default()
+    };
+    let is_new = peers.scribe.journal().scan(begun).await?.is_empty();
     let host = hosts.shared.host();
     let mut drafts = Vec::new();
-    if before.is_none() {
+    if is_new {
         let started = SessionStarted {
             agent_hash: peers.sessions.agent_hash,
             agent_id: &peers.calls.manifest.identity.name,
@@ -112,32 +115,8 @@ async fn lead(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId
     let _kept = peers.token_key.set(TokenKey(key)); // silent-ok: it is the same
     team.anew();
     let busy = restore(peers).await?;
-    let moved = before.is_some_and(|before| before != host);
-    if moved {
-        super::lock(&peers.moved).extend(busy.iter().copied());
-    }
     team.lead();
     tracing::info!(host, tasks = busy.len(), "this host coordinates the swarm");
     go_on(peers)?;
     start::end_tasks(&peers.sessions, &busy).await
-}
-
-/// The host that coordinated last; none: the swarm's chain is new.
-async fn told(peers: &Peers, home: SessionId) -> Result<Option<String>, JournalError> {
-    let scan = Scan {
-        session: Some(home),
-        kinds: &[kind::SWARM_LED],
-        ..Scan::default()
-    };
-    let mut host = None;
-    peers
-        .scribe
-        .each(scan, |event| {
-            let fields: serde_json::Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
-            host = fields
-                .get("host")
-                .and_then(|host| Some(host.as_str()?.to_owned()));
-        })
-        .await?;
-    Ok(host)
 }

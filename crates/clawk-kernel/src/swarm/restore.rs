@@ -26,6 +26,7 @@ const MAX_DEPTH: usize = 64;
 struct Fields {
     task_id: String,
     swarm: String,
+    host: String,
     state: String,
     attempt: u32,
     token_usage: u64,
@@ -44,7 +45,7 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
     let Some(team) = &peers.calls.team else {
         return Ok(Vec::new());
     };
-    let mut told = Told::default();
+    let (mut told, mut began) = (Told::default(), Began::default());
     peers
         .scribe
         .each(scan, |event| {
@@ -62,12 +63,15 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
                         }
                     }
                     told.see(&fact, event.row);
+                    began.see(&fact);
                     team.restore(&fact);
                 }
                 None => {
                     let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
                     told.see_settled(&found);
-                    if event.kind == kind::SWARM_DELEGATED {
+                    if event.kind == kind::SWARM_LED {
+                        began.host = Some(found.host.into());
+                    } else if event.kind == kind::SWARM_DELEGATED {
                         old.insert(found.task_id, event.session);
                     } else {
                         old.remove(&found.task_id);
@@ -80,7 +84,40 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
         give_up(peers, &task, session).await?;
     }
     recall(peers, team, &told).await?;
-    Ok(team.look(running))
+    let running = team.look(running);
+    if let Some(hosts) = &peers.calls.hosts {
+        let own = hosts.shared.host();
+        let moved = running.iter().filter(|(task, _)| began.is_anothers(task, own));
+        lock(&peers.moved).extend(moved.map(|(_, session)| *session));
+    }
+    Ok(running.into_iter().map(|(_, session)| session).collect())
+}
+
+/// Which host coordinated the swarm when each open try began, where hosts share the agent.
+#[derive(Debug, Default)]
+struct Began {
+    /// The one that coordinates at this place of the record.
+    host: Option<Arc<str>>,
+    by: HashMap<TaskId, Option<Arc<str>>>,
+}
+
+impl Began {
+    fn see(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Began { task, .. } => {
+                self.by.insert(task.clone(), self.host.clone());
+            }
+            Fact::TryEnded { task, .. } => {
+                self.by.remove(task);
+            }
+            _ => {}
+        }
+    }
+
+    /// Another host coordinated when the task's try began, or the record does not say which.
+    fn is_anothers(&self, task: &TaskId, own: &str) -> bool {
+        self.by.get(task).is_none_or(|host| host.as_deref() != Some(own))
+    }
 }
 
 /// What the facts tell of spending.
@@ -284,12 +321,15 @@ async fn give_up(peers: &Peers, task: &str, session: SessionId) -> Result<(), Jo
         .await
 }
 
-fn running(coord: &Coord) -> Vec<SessionId> {
+/// Tasks that are worked on, each with the session of its try.
+fn running(coord: &Coord) -> Vec<(TaskId, SessionId)> {
     let tasks = coord.tasks();
     tasks
         .filter(|task| task.phase == Phase::Running || task.phase == Phase::Parked)
-        .map(|task| coord.session_of(task))
-        .map(|(task, attempt)| session_of(&task, attempt))
+        .map(|task| {
+            let (of, attempt) = coord.session_of(task);
+            (task.id().clone(), session_of(&of, attempt))
+        })
         .collect()
 }
 
@@ -320,4 +360,51 @@ pub(crate) fn go_on(peers: &Arc<Peers>) -> Result<(), StartError> {
     });
     peers.life.tracker.spawn(work_off(Arc::clone(peers)));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_swarm::Who;
+    use clawk_swarm::coord::TryEnd;
+
+    use super::*;
+
+    fn task(n: u32) -> TaskId {
+        TaskId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap()
+    }
+
+    fn begins(n: u32) -> Fact {
+        Fact::Began {
+            task: task(n),
+            who: Who::Claw,
+            attempt: 1,
+        }
+    }
+
+    /// A host may be lost again before it has told what became of another one's tries.
+    #[test]
+    fn a_try_stays_anothers_however_often_this_host_begins_to_coordinate() {
+        let mut began = Began::default();
+        began.see(&begins(0));
+        for (host, n) in [("a", Some(1)), ("b", Some(2)), ("b", None)] {
+            began.host = Some(host.into());
+            if let Some(n) = n {
+                began.see(&begins(n));
+            }
+        }
+        let anothers = |n| began.is_anothers(&task(n), "b");
+        assert!(anothers(0), "nobody knows whose it was");
+        assert!(anothers(1));
+        assert!(!anothers(2), "its own, over a restart");
+        // The next try of the same task is this host's.
+        began.see(&Fact::TryEnded {
+            task: task(1),
+            attempt: 1,
+            end: TryEnd::Said { text: String::new() },
+            used: Used::default(),
+            again: None,
+        });
+        began.see(&begins(1));
+        assert!(!began.is_anothers(&task(1), "b"));
+    }
 }

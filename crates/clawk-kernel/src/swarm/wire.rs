@@ -314,7 +314,7 @@ pub(crate) async fn discover(peers: &Peers, params: &DiscoverParams) -> Result<D
     })
 }
 
-/// The swarm as it is now, as the host sees it that coordinates it; none where the manifest has none.
+/// How the swarm stands, as the host that coordinates it sees it. `None`: the manifest has no Swarm.
 pub(crate) async fn view(peers: &Peers) -> Result<Option<SwarmView>, KernelError> {
     match peers.calls.team.as_ref().filter(|team| !team.leads()) {
         Some(team) => runs::view(&peers.calls, team).await,

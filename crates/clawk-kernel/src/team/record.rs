@@ -12,7 +12,8 @@ use crate::event::{Draft, Scribe, SwarmEvent, Thread, canonical, digest, kind};
 use crate::ports::Recorded;
 
 /// The types of the swarm's events, all of them.
-pub const SWARM_KINDS: [&str; 10] = [
+pub const SWARM_KINDS: [&str; 11] = [
+    kind::SWARM_LED,
     kind::SWARM_RUN,
     kind::SWARM_DELEGATED,
     kind::SWARM_TRY,

@@ -369,7 +369,12 @@ impl Team {
                 ));
             }
             // It may be taken yet.
-            Err(error) => return Err(RunError::Unknown(error.to_string())),
+            Err(error) => {
+                if let Some(lent) = lent {
+                    lent.settle(calling.calls, self, None);
+                }
+                return Err(RunError::Unknown(error.to_string()));
+            }
         };
         if let Some(lent) = lent {
             lent.settle(calling.calls, self, result.as_ref().ok());

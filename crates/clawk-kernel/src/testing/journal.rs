@@ -108,7 +108,7 @@ impl MemJournal {
         }
     }
 
-    /// The answer that another host has recorded for a message, whatever else waits.
+    /// Appends the answer of another host to a message, before everything that waits.
     pub fn answered_elsewhere(&self, session: SessionId, message: MessageId, text: &str) {
         let bytes = text.as_bytes().to_vec();
         let digest = crate::event::digest(&bytes);

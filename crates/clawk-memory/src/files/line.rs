@@ -248,7 +248,7 @@ pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
     })
 }
 
-/// The line as it is written, with its newline. `number`: the number that it will have in its file, from 1.
+/// The bytes of a line, with its newline. `number` is its place in the file, counted from 1.
 pub(super) fn bytes(line: &Line, closed: Option<&Closed>, number: usize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_string(line)?;
     if let Some(closed) = closed {

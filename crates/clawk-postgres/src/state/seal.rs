@@ -70,7 +70,7 @@ pub(super) fn opened(seals: &Seals, digest: clawk_proto::Digest, bytes: Vec<u8>)
 /// What a secret of all hosts is sealed as.
 pub(super) const SECRET: &str = "secret";
 
-/// An order between hosts as it is stored: it holds what somebody said. A secret of all hosts is stored in the same way.
+/// Seals an order between hosts, which may hold what a person said, or a secret that all hosts share.
 pub(super) fn order_closed(
     seals: &Seals,
     what: &str,

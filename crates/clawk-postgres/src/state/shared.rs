@@ -187,7 +187,8 @@ async fn lead(session: &Session, run: i64, host: &str) -> Result<bool, Failure> 
     Ok(session.first(sql, &[&AGENT, &host, &run]).await?.is_some())
 }
 
-/// Whether `look` would find something: this run is over, a host is gone, nobody leads, or work has no holder. It locks nothing.
+/// Whether `look` would find something: this run is over, a host is gone, no host leads, or a session with work has no holder. It
+/// only reads.
 async fn is_due(session: &Session, run: i64) -> Result<bool, Failure> {
     let sql = "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE run = $1 AND NOT gone) \
         OR EXISTS (SELECT 1 FROM runs WHERE NOT gone AND expires <= clock_timestamp() AND run <> $1) \

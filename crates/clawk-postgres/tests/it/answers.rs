@@ -1,23 +1,12 @@
-//! How long an answer is found where the clocks of hosts differ: by the database's clock, whatever the times of events say.
+//! How long an answer is found when the clocks of hosts differ: the database's clock counts, and not the times of events.
 
 use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Entry, Journal as _};
-use clawk_postgres::{PgState, Serving, Sharing};
+use clawk_postgres::PgState;
 use clawk_proto::SessionId;
 use uuid::Uuid;
 
+use super::fenced::open;
 use super::*;
-
-async fn open(server: &Server, host: &str) -> PgState {
-    let database = Database::new(options(server), &Env::Process).unwrap();
-    let serving = Serving {
-        sharing: Sharing::Shared,
-        lease: Duration::from_secs(600),
-        ..Serving::new("hello", host, 1)
-    };
-    PgState::open(database, serving, Some(Duration::ZERO))
-        .await
-        .unwrap()
-}
 
 fn key(n: u128) -> AnswerKey {
     AnswerKey {

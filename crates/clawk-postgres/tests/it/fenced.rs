@@ -13,7 +13,7 @@ const SESSION: SessionId = SessionId(Uuid::from_u128(1));
 /// No test waits for the end of a lease.
 const LEASE: Duration = Duration::from_secs(600);
 
-async fn open(server: &Server, host: &str) -> PgState {
+pub(super) async fn open(server: &Server, host: &str) -> PgState {
     let database = Database::new(options(server), &Env::Process).unwrap();
     let serving = Serving {
         sharing: Sharing::Shared,

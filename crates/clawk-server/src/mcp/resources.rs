@@ -102,7 +102,7 @@ pub(super) fn unknown(uri: &str) -> ErrorData {
 /// The session whose trace this is, where this client may read it.
 ///
 /// # Errors
-/// It is no trace, or another's. An admin may name one that does not exist.
+/// The address names no trace, or one that this client may not read. An admin's address is not looked up here.
 pub(super) async fn trace_of(served: &Served, asking: &Asking, uri: &str) -> Result<SessionId, ErrorData> {
     let (path, _) = uri.split_once('?').unwrap_or((uri, ""));
     let session = path.strip_prefix(TRACES).ok_or_else(|| unknown(uri))?;

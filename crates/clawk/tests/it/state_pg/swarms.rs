@@ -455,3 +455,48 @@ fn a_session_pays_for_what_another_host_does_for_it() {
     first.stop();
     holds(&agent, &database);
 }
+
+/// The turn that waits for the run is cut off, and goes on in the next start of the agent.
+#[test]
+fn a_session_pays_once_for_a_run_over_an_outage_of_the_server() {
+    let (mut database, counter) = (Database::start(), Counter::start(None));
+    let agent = with_swarm(&database, &counter, 1, json!({}));
+    scripted(
+        &agent,
+        &SCRIPT.replace(
+            "          - say: \"Ordered",
+            "          - fault: { delay_ms: 4000 }\n            say: \"Ordered",
+        ),
+    );
+    also(&agent, "[budgets.session]\ntokens = 30000");
+    let first = Host::start(&agent, "a");
+    until("it coordinates", || coordinator(&database) == "a");
+    let mut second = Host::start(&agent, "b");
+    second.say(100, "talk", "m1");
+    until("it is ordered", || counter.hits().len() == 1);
+    database.stop();
+    until("it is refused", || {
+        second.order(9000);
+        second.answer(9000)["error"]["code"] == -32030
+    });
+    database.again();
+    let mut answer = second.answer(100);
+    until("it is answered", || {
+        // Whether its order was recorded before the outage is open.
+        let done = answer["result"].to_string().contains("They say");
+        if !done {
+            second.say(100, "talk", "m1");
+            answer = second.answer(100);
+        }
+        done
+    });
+    let counted = database.sql(
+        "SELECT string_agg(payload::json->>'state', ',') FROM tested.events WHERE kind = 'ckp.swarm.try' \
+         AND payload::json->>'state' IN ('lent', 'assumed')",
+    );
+    assert_eq!(counted, "lent");
+    counter.never_twice();
+    second.stop();
+    first.stop();
+    holds(&agent, &database);
+}
