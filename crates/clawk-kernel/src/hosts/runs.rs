@@ -380,8 +380,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Counts what the run has used in the session that gave it. A run whose end is not known has used all that was set aside; one that
-    /// is not waited for because the agent ends is counted by the turn that goes on with it.
+    /// Counts what the run has used in the session that gave it. A run whose end is not known has used all that was set aside.
     pub(crate) fn settle(self, calls: &Calls, team: &Team, result: Option<&RunResult>) {
         let (used, state) = match result {
             Some(result) => (
@@ -392,7 +391,6 @@ impl Lent {
                 },
                 LENT,
             ),
-            None if calls.life.stop.is_cancelled() => return,
             None => (self.share.reservation.amount, ASSUMED),
         };
         // No purse that is kept over restarts is among them.
