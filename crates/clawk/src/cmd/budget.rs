@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::state::kept::Reader;
+use crate::state::kept::read_only;
 use anyhow::{Context, Result};
 use clawk_kernel::purse::{Amount, Budget, LimitState, ModelPrice, PurseState, Unit, Window, hour_of};
 use clawk_kernel::time::{Clock, SystemClock};
@@ -184,7 +184,7 @@ fn amount(amount: &Amount) -> String {
 /// What the state directory keeps of this month, hour and day.
 fn kept(dir: &Path, format: Format) -> Result<()> {
     let now = SystemClock::default().now();
-    let rows = Reader::open(dir)?.spent_since(hour_of(now.month().0))?;
+    let rows = read_only(dir)?.spent_since(hour_of(now.month().0))?;
     let mut purses: BTreeMap<&str, [Amount; 3]> = BTreeMap::new();
     for row in &rows {
         let sums = purses.entry(&row.purse).or_default();

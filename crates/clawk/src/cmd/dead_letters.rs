@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Filter, Reader, StoredEvent};
+use crate::state::kept::{Filter, Reader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::{fact_of, kind};
 use clawk_proto::{MessageId, SessionId};
@@ -94,7 +94,7 @@ struct Of {
 /// Lists, or says one again.
 pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
     match args.what {
-        What::List { which, format } => list(&letters(&Reader::open(which.dir()?)?)?, format),
+        What::List { which, format } => list(&letters(&read_only(which.dir()?)?)?, format),
         What::Replay {
             id,
             manifest,

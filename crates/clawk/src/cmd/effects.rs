@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{Filter, Reader, StateDir};
+use crate::state::kept::{Filter, Reader, StateDir, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::effect::{Entry, Ledger, Outcome, State, resolve_offline};
 use clawk_kernel::time::SystemClock;
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let dir = args.which.dir()?;
-    let mut entries = entries(&Reader::open(&dir)?)?;
+    let mut entries = entries(&read_only(&dir)?)?;
     if !is_running(&dir)? {
         for entry in entries.iter_mut().filter(|entry| entry.state == State::Started) {
             entry.state = State::Unknown;

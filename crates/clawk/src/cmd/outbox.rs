@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{Reader, StateDir};
+use crate::state::kept::{Reader, StateDir, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::outbox::requeue_offline;
 use clawk_kernel::ports::OutboxRow;
@@ -61,7 +61,7 @@ enum What {
 /// Lists, or lets one be tried again.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        What::List { which, format } => list(&Reader::open(which.dir()?)?, *format),
+        What::List { which, format } => list(&read_only(which.dir()?)?, *format),
         What::Retry { id, which } => retry(&which.dir()?, *id),
     }
 }

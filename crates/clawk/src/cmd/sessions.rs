@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint, clipped, harmless};
 use crate::state;
-use crate::state::kept::Reader;
+use crate::state::kept::{Reader, read_only};
 
 /// The door of the chain in which each run of an agent keeps its lifecycle.
 const RUNTIME: &str = "runtime";
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn list(args: &List) -> Result<ExitCode> {
-    let reader = Reader::open(&args.which.dir()?)?;
+    let reader = read_only(&args.which.dir()?)?;
     let mut listed = Vec::new();
     let mut looked_at = 0;
     while listed.len() < args.limit {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::state::kept::Reader;
+use crate::state::kept::{Reader, read_only};
 use crate::state::server::StateConfig;
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Recorded, Scan};
@@ -315,7 +315,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
     let dir = wanted.dir()?;
     let mut facts = Vec::new();
     if crate::state::kept::holds_state(&dir) {
-        each(&Reader::open(&dir)?, |event| {
+        each(&read_only(&dir)?, |event| {
             if let Some(fact) = fact_of(event) {
                 coord.apply(&fact);
                 facts.push(fact);

@@ -267,7 +267,7 @@ fn content(from: &From, digest: &str) -> Result<ExitCode> {
             "a trace file holds no contents; they lie in the agent's state directory: say --state DIR or --agent NAME"
         );
     }
-    let reader = crate::state::kept::Reader::open(from.which.dir()?)?;
+    let reader = crate::state::kept::read_only(from.which.dir()?)?;
     let bytes = reader
         .content(digest)?
         .with_context(|| format!("no content `{digest}`: it was erased, or never stored here"))?;

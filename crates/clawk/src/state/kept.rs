@@ -29,6 +29,18 @@ pub(crate) use clawk_store::{Reader, StateDir};
 #[cfg(feature = "postgres")]
 pub(crate) use super::postgres::{Reader, StateDir};
 
+/// Reads for who only shows: from the replica of a server (`[state] read_url`), where one is named. What it has may be older than what the
+/// server has: who decides by what it reads, or writes afterwards, opens a [`Reader`] itself.
+///
+/// # Errors
+/// There is no state, or it can't be read.
+pub(crate) fn read_only(dir: impl AsRef<Path>) -> Result<Reader, StateError> {
+    #[cfg(feature = "postgres")]
+    return Reader::open_replica(dir);
+    #[cfg(not(feature = "postgres"))]
+    Reader::open(dir)
+}
+
 /// The public key of the host that keeps its state there. The key is made when there is none and nothing was signed yet.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::kept::Reader;
+use crate::state::kept::read_only;
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, ChannelType, Provider, ProviderProtocol};
 use clawk_plan::{Defaults, Level, Plan, Refusal};
@@ -359,7 +359,7 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
         return Check::ok("state", format!("{}: nothing yet", dir.display()));
     }
     let look = || -> anyhow::Result<_> {
-        let reader = Reader::open(&dir)?;
+        let reader = read_only(&dir)?;
         Ok((reader.verify(None)?, verify::problems(&reader)?))
     };
     match look() {

@@ -178,7 +178,10 @@ impl PartArgs {
     }
 
     fn look(&self, dir: PathBuf, blueprint: Option<&Blueprint>, state: Option<&StateDir>) -> Result<Opened> {
-        let reader = Reader::open(&dir)?;
+        let reader = match state {
+            Some(_) => Reader::open(&dir)?,
+            None => kept::read_only(&dir)?,
+        };
         let mut all = all(&dir, &reader, state)?;
         let mut unseen = Vec::new();
         match blueprint {

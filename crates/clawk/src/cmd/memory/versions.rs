@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::out::{self, Format, Paint, harmless};
 use crate::state;
-use crate::state::kept::Reader;
+use crate::state::kept::read_only;
 
 /// The folder of earlier versions, beside the file.
 const VERSIONS: &str = ".versions";
@@ -120,7 +120,7 @@ fn written(which: &state::Which, file: &Path) -> Result<Vec<Version>> {
     let Ok(dir) = which.dir() else {
         return Ok(Vec::new());
     };
-    let reader = Reader::open(&dir)?;
+    let reader = read_only(&dir)?;
     let scan = Scan {
         kinds: &[kind::CONTEXT_WRITTEN],
         limit: usize::MAX,

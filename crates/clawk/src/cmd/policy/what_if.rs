@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::Reader;
+use crate::state::kept::{Reader, read_only};
 use anyhow::{Result, bail};
 use clawk_manifest::model::{self, Autonomy};
 use clawk_manifest::{LoadOptions, Manifest, policy, render};
@@ -114,12 +114,12 @@ fn record(asked: &Query<'_>) -> Result<(Record, Option<Reader>)> {
     let Some(file) = asked.trace else {
         let dir = asked.which.dir()?;
         let record = Record::of(&Source::state(&dir)?, asked.session)?;
-        return Ok((record, Some(Reader::open(&dir)?)));
+        return Ok((record, Some(read_only(&dir)?)));
     };
     let record = Record::of(&Source::file(file.to_owned()), asked.session)?;
     let beside = asked.which.state.is_some() || asked.which.agent.is_some();
     let contents = beside
-        .then(|| Ok::<_, anyhow::Error>(Reader::open(asked.which.dir()?)?))
+        .then(|| Ok::<_, anyhow::Error>(read_only(asked.which.dir()?)?))
         .transpose()?;
     Ok((record, contents))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::Reader;
+use crate::state::kept::{Reader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Recorded, Scan};
 use clawk_proto::{RequestId, SessionId};
@@ -85,7 +85,7 @@ pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -
 
 /// The tasks of a state directory, each with the events of its session.
 fn of_state(state: &Path, host: &str) -> Result<Tasks> {
-    let reader = Reader::open(state)?;
+    let reader = read_only(state)?;
     let mut known = Tasks::new();
     each(&reader, |event| see(&mut known, host, told(event)))?;
     for of in known.values_mut() {

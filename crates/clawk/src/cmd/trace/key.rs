@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::state::kept::Reader;
+use crate::state::kept::read_only;
 use anyhow::{Context, Result};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::state;
 
 pub(super) fn run(which: &state::Which, heads: bool, format: Format) -> Result<ExitCode> {
     let dir = which.dir()?;
-    let reader = Reader::open(&dir)?;
+    let reader = read_only(&dir)?;
     if heads {
         let mut out = io::stdout().lock();
         out.write_all(reader.heads()?.as_bytes())?;

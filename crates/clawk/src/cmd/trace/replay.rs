@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::Reader;
+use crate::state::kept::{Reader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_carp::Atlas;
 use clawk_kernel::replay::{Replayed, replay};
@@ -134,9 +134,9 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 /// Where contents lie.
 fn contents(args: &Args, source: &Source) -> Result<Option<Reader>> {
     Ok(match source {
-        Source::State(reader) => Some(Reader::open(reader.state())?),
+        Source::State(reader) => Some(read_only(reader.state())?),
         Source::File(_) if args.which.state.is_some() || args.which.agent.is_some() => {
-            Some(Reader::open(args.which.dir()?)?)
+            Some(read_only(args.which.dir()?)?)
         }
         Source::File(_) => None,
     })

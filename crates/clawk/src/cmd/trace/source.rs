@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::state::kept::{Filter, Reader, StoredEvent};
+use crate::state::kept::{Filter, Reader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_proto::SessionId;
 use clawk_proto::trace::{SealedEvent, TraceEvent};
@@ -42,7 +42,7 @@ pub(in crate::cmd) enum Source {
 
 impl Source {
     pub(in crate::cmd) fn state(dir: &Path) -> Result<Self> {
-        Ok(Self::State(Box::new(Reader::open(dir)?)))
+        Ok(Self::State(Box::new(read_only(dir)?)))
     }
 
     pub(in crate::cmd) const fn file(path: PathBuf) -> Self {

@@ -16,7 +16,7 @@ use super::{Found, NotReplayed};
 use crate::cmd::trace::replay::{holds, tapes};
 use crate::cmd::trace::source::{Pick, Source};
 use crate::config::{Config, Settings};
-use crate::state::kept::Reader;
+use crate::state::kept::{Reader, read_only};
 
 /// The record, and which of its sessions are played.
 pub(super) struct Record {
@@ -41,7 +41,7 @@ impl Record {
         sessions.drain(..sessions.len().saturating_sub(last));
         Ok(Self {
             source,
-            reader: Reader::open(state)?,
+            reader: read_only(state)?,
             sessions,
         })
     }

@@ -19,7 +19,7 @@ use clawk_store::{
 use clawk_trace::Report;
 use clawk_trace::checkpoint::{PublicKey, Signer};
 
-use super::{Use, open_database, opened, reader, server, wait};
+use super::{Use, open_database, reader, server, wait};
 use crate::out;
 use crate::state::kept::{self, Beside};
 use crate::state::server::{Failover, Server};
@@ -401,7 +401,7 @@ fn elsewhere(why: &str) -> JournalError {
 
 /// The agent whose state it is; a state that nobody ever served has none.
 fn agent_of(server: &Server) -> Result<String, StateError> {
-    let reader = PgReader::new(open_database(server, true)?);
+    let reader = PgReader::new(open_database(server, Use::Read)?);
     let info = wait(async move { reader.info().await })?;
     info.agent
         .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))
@@ -420,7 +420,7 @@ pub(crate) fn serve(
         Beside::Joins => (Some(PATIENCE), Sharing::Shared),
     };
     let lock = take_lock(path)?;
-    let database = opened(server, Use::Serve)?;
+    let database = open_database(server, Use::Serve)?;
     let pid = std::process::id();
     let host = server.host.clone().unwrap_or_else(|| made_up(path));
     let serving = Serving {

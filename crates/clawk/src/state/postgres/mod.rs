@@ -85,8 +85,10 @@ pub(super) fn of_server(error: PgStateError) -> StateError {
 /// What is done with a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It is only read.
+    /// It is only read, as it is now.
     Read,
+    /// It is only read, and may lag behind: the replica (`read_url`), where there is one.
+    ReadReplica,
     /// It is written, by whoever has it alone.
     Write,
     /// It is served, beside others.
@@ -94,9 +96,9 @@ enum Use {
 }
 
 fn database(server: &Server, what: Use) -> Result<Database> {
-    let read_only = what == Use::Read;
-    let url = match (&server.read_url, read_only) {
-        (Some(url), true) => url,
+    let read_only = matches!(what, Use::Read | Use::ReadReplica);
+    let url = match (&server.read_url, what) {
+        (Some(url), Use::ReadReplica) => url,
         _ => &server.url,
     };
     let made = Options {
@@ -164,7 +166,7 @@ pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option
 
 /// What keeps the state, and who serves it.
 pub(crate) fn info(server: &Server) -> Result<StateInfo, StateError> {
-    let reader = PgReader::new(open_database(server, true)?);
+    let reader = PgReader::new(open_database(server, Use::ReadReplica)?);
     let found = wait(async move { reader.info().await })?;
     let hosts = found.hosts.into_iter().map(|seen| HostInfo {
         host: seen.host,
@@ -225,11 +227,7 @@ fn server(dir: &Path) -> Result<Option<Server>, StateError> {
     Server::of(dir).map_err(|error| StateError::Server(format!("{error:#}")))
 }
 
-fn open_database(server: &Server, read_only: bool) -> Result<Database, StateError> {
-    opened(server, if read_only { Use::Read } else { Use::Write })
-}
-
-fn opened(server: &Server, what: Use) -> Result<Database, StateError> {
+fn open_database(server: &Server, what: Use) -> Result<Database, StateError> {
     database(server, what).map_err(|error| StateError::Server(format!("{error:#}")))
 }
 

@@ -7,7 +7,7 @@ use clawk_postgres::moving::{self, Export, Import};
 use clawk_postgres::{Database, PgReader, PgState, PgStateError, Serving};
 use clawk_store::StateError;
 
-use super::{of_server, open_database, wait};
+use super::{Use, of_server, open_database, wait};
 use crate::state::kept::{self, Keys};
 use crate::state::server::Server;
 
@@ -36,12 +36,12 @@ impl Source {
     /// # Errors
     /// A host serves it, it was moved elsewhere, no agent has run with it, or the server is away.
     pub(crate) fn open(server: &Server, target: &str) -> Result<Self, StateError> {
-        let reader = PgReader::new(open_database(server, true)?);
+        let reader = PgReader::new(open_database(server, Use::Read)?);
         let (info, keys) = wait(async move { Ok((reader.info().await?, reader.keys().await?)) })?;
         let agent = info
             .agent
             .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))?;
-        let database = open_database(server, false)?;
+        let database = open_database(server, Use::Write)?;
         let state = match info.moved {
             Some(to) if to == target => None,
             Some(to) => return Err(of_server(PgStateError::Moved { to })),
@@ -74,7 +74,7 @@ impl Source {
     /// # Errors
     /// The key of its encrypted stores is missing or wrong, or the server is away.
     pub(crate) fn as_of_now(server: &Server, most: u64) -> Result<Option<Self>, StateError> {
-        let database = open_database(server, true)?;
+        let database = open_database(server, Use::Read)?;
         let reader = PgReader::new(database.clone());
         let export = wait(async move {
             let reader = match reader.looked(Some(kept::find_key)).await {
@@ -147,7 +147,7 @@ impl Target {
     /// # Errors
     /// The schema holds a state, or the server is away.
     pub(crate) fn begin(server: &Server, agent: &str, keys: Option<Keys>) -> Result<Self, StateError> {
-        let (database, agent) = (open_database(server, false)?, agent.to_owned());
+        let (database, agent) = (open_database(server, Use::Write)?, agent.to_owned());
         let import = wait(async move { Import::begin(&database, &agent, keys).await })?;
         Ok(Self(Some(import)))
     }
@@ -182,6 +182,6 @@ impl Target {
 /// # Errors
 /// The server is away.
 pub(crate) fn verify(server: &Server) -> Result<bool, StateError> {
-    let reader = PgReader::new(open_database(server, false)?);
+    let reader = PgReader::new(open_database(server, Use::Write)?);
     wait(async move { Ok(super::reader::verify(&reader, None).await?.valid) })
 }

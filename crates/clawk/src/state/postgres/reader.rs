@@ -20,7 +20,7 @@ use clawk_trace::{FaultKind, Report};
 use serde::Deserialize;
 
 use super::dir::ROWS;
-use super::{heads, open_database, server, wait};
+use super::{Use, heads, open_database, server, wait};
 use crate::state::kept;
 use crate::state::server::Server;
 
@@ -55,17 +55,26 @@ fn no_memory<T>() -> Result<T, StateError> {
 }
 
 impl Reader {
+    /// As it is now.
     pub(crate) fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
-        let path = state.as_ref();
+        Self::of(state.as_ref(), Use::Read)
+    }
+
+    /// What a replica has of it, where one is named: for who only shows it.
+    pub(crate) fn open_replica(state: impl AsRef<Path>) -> Result<Self, StateError> {
+        Self::of(state.as_ref(), Use::ReadReplica)
+    }
+
+    fn of(path: &Path, what: Use) -> Result<Self, StateError> {
         match server(path)? {
             None => clawk_store::Reader::open(path).map(Self::Sqlite),
-            Some(server) => Self::of_server(path, &server),
+            Some(server) => Self::of_server(path, &server, what),
         }
     }
 
     /// With the key, where something is encrypted and its key is found.
-    pub(super) fn of_server(path: &Path, server: &Server) -> Result<Self, StateError> {
-        let reader = PgReader::new(open_database(server, true)?);
+    pub(super) fn of_server(path: &Path, server: &Server, what: Use) -> Result<Self, StateError> {
+        let reader = PgReader::new(open_database(server, what)?);
         Ok(Self::Postgres {
             path: path.to_owned(),
             reader: wait(async move { reader.looked(Some(kept::find_key)).await })?,
