@@ -282,7 +282,11 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
 struct Fold {
     history: Vec<Message>,
     running: Option<OpenTurn>,
+    /// Turns that did not end before another one began, with what they had asked for.
+    behind: Vec<(OpenTurn, BTreeMap<String, String>)>,
     waiting: Vec<(MessageId, Said, Origin)>,
+    /// How often messages that wait were taken up, and did not begin.
+    resumes: BTreeMap<Uuid, u32>,
     /// Pictures of the message that is taken next.
     attached: Vec<Image>,
     calls: BTreeMap<String, String>,
@@ -300,6 +304,7 @@ impl Fold {
     fn see(&mut self, calls: &Calls, event: &Recorded) {
         self.exists = true;
         let found = fields(event);
+        self.turn_to(found.turn.or(found.message_id));
         let spent = found.spent(&event.kind);
         self.spent = self.spent.plus(spent);
         // Turns of a session are serial: what is spent while one runs is its own.
@@ -331,7 +336,7 @@ impl Fold {
             }
             // Taken up to wait on for a person, it has not failed.
             kind::MESSAGE_RESUMED if found.waiting => {}
-            kind::MESSAGE_RESUMED => self.with(calls, found.message_id, |open| open.resumes += 1),
+            kind::MESSAGE_RESUMED => self.resumed(found.message_id),
             kind::PROVIDER_COMPLETED => {
                 let completion = event
                     .content
@@ -409,6 +414,33 @@ impl Fold {
         }
     }
 
+    /// It was taken up, which alone does not begin it: what it answers may still grow.
+    fn resumed(&mut self, id: Option<Uuid>) {
+        let Some(id) = id else { return };
+        match self.running.as_mut().filter(|open| open.message.0 == id) {
+            Some(open) => open.resumes += 1,
+            None => *self.resumes.entry(id).or_default() += 1,
+        }
+    }
+
+    /// A turn that another one has overtaken goes on.
+    fn turn_to(&mut self, id: Option<Uuid>) {
+        let at = self
+            .behind
+            .iter()
+            .position(|(open, _)| Some(open.message.0) == id);
+        let Some(at) = at else { return };
+        let (open, asked) = self.behind.remove(at);
+        self.put_behind();
+        (self.running, self.calls) = (Some(open), asked);
+    }
+
+    fn put_behind(&mut self) {
+        if let Some(open) = self.running.take() {
+            self.behind.push((open, std::mem::take(&mut self.calls)));
+        }
+    }
+
     /// The turn of this message, begun if it has not: messages are answered in the order they came.
     fn with(&mut self, calls: &Calls, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
@@ -416,7 +448,12 @@ impl Fold {
             && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
         {
             let (message, said, origin) = self.waiting.remove(at);
-            self.running = Some(begin(calls, self.history.clone(), (message, origin), said));
+            self.put_behind();
+            let open = begin(calls, self.history.clone(), (message, origin), said);
+            self.running = Some(OpenTurn {
+                resumes: self.resumes.remove(&id).unwrap_or_default(),
+                ..open
+            });
         }
         if let Some(open) = self.running.as_mut().filter(|open| open.message.0 == id) {
             change(open);
@@ -533,20 +570,21 @@ impl Fold {
         }
     }
 
-    fn end(self, calls: &Calls) -> Rebuilt {
-        let mut open: Vec<OpenTurn> = self.running.into_iter().collect();
-        let requests = self.calls;
-        if let Some(running) = open.first_mut() {
-            let parsed = requests
+    fn end(mut self, calls: &Calls) -> Rebuilt {
+        self.put_behind();
+        let begun = self.behind.into_iter().map(|(mut open, asked)| {
+            let asked = asked
                 .into_iter()
                 .filter_map(|(request, call)| Some((call, RequestId::parse(&request).ok()?))); // silent-ok: ids of ours are UUIDs
-            running.requests.extend(parsed);
-        }
-        open.extend(
-            self.waiting
-                .into_iter()
-                .map(|(message, said, origin)| begin(calls, Vec::new(), (message, origin), said)),
-        );
+            open.requests.extend(asked);
+            open
+        });
+        let mut open: Vec<OpenTurn> = begun.collect();
+        let resumes = self.resumes;
+        open.extend(self.waiting.into_iter().map(|(message, said, origin)| OpenTurn {
+            resumes: resumes.get(&message.0).copied().unwrap_or_default(),
+            ..begin(calls, Vec::new(), (message, origin), said)
+        }));
         Rebuilt {
             history: self.history,
             open,

@@ -196,14 +196,16 @@ pub(crate) async fn open_as(
 
 /// One session's worker: mail by mail, until the agent stops or nobody needs the session in memory.
 async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
+    // INVARIANT: nothing begins behind a turn that the end of the agent has cut off: the record tells turns in their order.
+    let closing = &sessions.life.closing;
     loop {
         let mail = tokio::select! {
             biased;
+            () = closing.cancelled() => break,
             mail = state.mailbox.next() => match mail {
                 Some(mail) => mail,
                 None => break,
             },
-            () = sessions.life.closing.cancelled() => break,
             () = idle(&sessions, &state) => {
                 if leave(&sessions, &state) {
                     break;
@@ -214,22 +216,22 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
         tokio::select! {
             biased;
+            () = closing.cancelled() => break,
             () = sessions.calls.brake.thawed(state.id) => {}
-            () = sessions.life.closing.cancelled() => break,
         }
         // So does one whose agent reaches no model.
         tokio::select! {
             biased;
+            () = closing.cancelled() => break,
             () = sessions.life.recovered() => {}
-            () = sessions.life.closing.cancelled() => break,
         }
         // How many members work at once the swarm says: one that waited for a seat here could wait for who waits for it.
         let _seat = match &state.member {
             Some(_) => None,
             None => tokio::select! {
-            biased;
+                biased;
+                () = closing.cancelled() => break,
                 seat = sessions.seats.acquire() => Some(seat),
-                () = sessions.life.closing.cancelled() => break,
             },
         };
         let working = sessions.life.join();

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::limits::say;
 use super::{agent, allow_all, rig};
-use crate::Kernel;
 use crate::kind;
-use crate::notice::TurnEnd;
-use crate::ports::Message;
-use crate::testing::{Rig, ScriptedModel, calls, says};
+use crate::notice::{Notice, TurnEnd};
+use crate::ports::{Message, Recorded};
+use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
+use crate::{Door, Kernel};
 
 /// A model whose answer depends on the conversation alone, as a real one's does.
 fn model() -> Arc<ScriptedModel> {
@@ -148,4 +148,121 @@ async fn a_turn_that_kills_the_process_again_and_again_is_given_up() {
     let kernel = last.start().await;
     settled(&last, &kernel).await;
     assert_eq!(last.journal.inbox().last().unwrap().1, Some("dead"));
+}
+
+/// A session in which `first` hangs in a tool, and `second` waits behind it.
+async fn one_hangs_and_one_waits(rig: &Rig, kernel: &Kernel) {
+    let session = kernel.open(Door::Cli).await.unwrap();
+    session.send("first").await.unwrap();
+    session.send("second").await.unwrap();
+    for _ in 0..10_000 {
+        if !rig.runner.runs().is_empty() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the first turn has not begun its call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_begins_behind_a_turn_that_the_end_of_the_agent_cuts_off() {
+    let mut rig = two_step_rig();
+    let kernel = rig.start().await;
+    rig.runner.set("write", Behaviour::Sleep(60_000));
+    one_hangs_and_one_waits(&rig, &kernel).await;
+    kernel.shutdown("test", 0).await;
+    // Both are taken up, and the first one hangs again.
+    let waiting = Behaviour::Sleep(60_000);
+    rig.runner = Arc::default();
+    rig.runner.set("echo", waiting.clone());
+    rig.runner.set("write", waiting);
+    let kernel = rig.start().await;
+    for _ in 0..10_000 {
+        if !rig.runner.runs().is_empty() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    kernel.shutdown("test", 0).await;
+    rig.runner = Arc::default();
+    let kernel = rig.start().await;
+    settled(&rig, &kernel).await;
+    let ends: Vec<_> = rig.journal.inbox().into_iter().map(|(_, end)| end).collect();
+    assert_eq!(ends, [Some("answered"); 2]);
+    let events = rig.journal.events();
+    let answered = events.iter().filter(|event| event.kind == kind::MESSAGE_ANSWERED);
+    let order: Vec<_> = answered.map(|event| event.payload.clone()).collect();
+    let first = rig.journal.inbox()[0].0.to_string();
+    assert!(order[0].contains(&first), "in the order in which they came");
+    let taken_up = |event: &&Recorded| event.kind == kind::MESSAGE_RESUMED && !event.payload.contains(&first);
+    assert_eq!(
+        events.iter().filter(taken_up).count(),
+        1,
+        "the second was taken up when it was its turn"
+    );
+}
+
+#[tokio::test]
+async fn a_turn_whose_end_was_not_recorded_is_not_forgotten_when_another_one_followed() {
+    let mut rig = two_step_rig();
+    let (journal, times) = (Arc::clone(&rig.journal), std::sync::atomic::AtomicUsize::new(0));
+    rig.runner.watch(move |_, _| {
+        // The disk is full while the first tool runs.
+        if times.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+            journal.fail_after(0);
+        }
+    });
+    let kernel = rig.start().await;
+    let session = kernel.open(Door::Cli).await.unwrap();
+    session.send("first").await.unwrap();
+    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    rig.journal.recover();
+    session.send("second").await.unwrap();
+    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    let ends = || {
+        rig.journal
+            .inbox()
+            .into_iter()
+            .map(|(_, end)| end)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ends(), [None, Some("answered")], "the first is open");
+    kernel.shutdown("test", 1_000).await;
+    rig.runner = Arc::default();
+    let kernel = rig.start().await;
+    settled(&rig, &kernel).await;
+    let ends: Vec<_> = rig.journal.inbox().into_iter().map(|(_, end)| end).collect();
+    assert_eq!(ends, [Some("answered"); 2]);
+}
+
+#[tokio::test]
+async fn a_message_that_was_taken_up_twice_sees_the_conversation_once() {
+    let mut rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = kernel.open(Door::Cli).await.unwrap();
+    for text in ["my name is Ann", "who am I?"] {
+        session.send(text).await.unwrap();
+        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    }
+    let nth = |of: &str, n: usize| {
+        let kinds = rig.journal.kinds();
+        let mut at = kinds.iter().enumerate().filter(|(_, found)| *found == of);
+        at.nth(n).map(|(at, _)| at + 1).unwrap()
+    };
+    // The machine stops when the second message has come, and again when it was taken up.
+    let come = nth(kind::MESSAGE_ACCEPTED, 1);
+    rig.journal = Arc::new(rig.journal.cut(come));
+    let kernel = rig.start().await;
+    settled(&rig, &kernel).await;
+    let kinds = rig.journal.kinds();
+    let taken_up = kinds
+        .iter()
+        .position(|found| found == kind::MESSAGE_RESUMED)
+        .unwrap()
+        + 1;
+    rig.journal = Arc::new(rig.journal.cut(taken_up));
+    let kernel = rig.start().await;
+    settled(&rig, &kernel).await;
+    let last = rig.models["model"].asked().pop().unwrap();
+    assert_eq!(last.messages.len(), 3, "{:?}", last.messages);
 }
