@@ -67,6 +67,7 @@ async fn inner(
         None => {
             let mut planning = Box::pin(world_model::plan(site, permit.arguments()));
             let planned = tokio::select! {
+                biased;
                 planned = &mut planning => planned?,
                 () = tokio::time::sleep_until(limit) => {
                     inner.cancel();
@@ -131,6 +132,7 @@ async fn inner(
     };
     let mut driven = Box::pin(run.drive(&mut turn, effects));
     let end = tokio::select! {
+        biased;
         end = &mut driven => end,
         () = tokio::time::sleep_until(limit) => {
             // What runs is cancelled and waited for: its end is recorded, and what it took is settled.

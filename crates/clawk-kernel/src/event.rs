@@ -461,7 +461,7 @@ pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
 }
 
 /// An entry that may still be given content.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Draft(pub(crate) Entry);
 
 impl Draft {

@@ -63,6 +63,7 @@ pub(crate) fn watch(health: &Arc<Health>) {
     let own = Arc::clone(health);
     health.life.tracker.spawn(async move {
         tokio::select! {
+            biased;
             () = own.life.closing.cancelled() => {}
             () = until_one_answers(&own) => {}
         }

@@ -7,8 +7,8 @@ mod orders;
 pub(crate) mod runs;
 mod takeover;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::AtomicU32;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::notice::Question;
 use crate::ports::{Holder, Journal, JournalError, Shared};
 use crate::session::Sessions;
 
+pub(crate) use follow::see_stops;
 pub(crate) use hand::{hand_over, is_elsewhere, pause, waited, waiting};
 pub(crate) use orders::reply;
 
@@ -49,6 +50,10 @@ pub(crate) struct Hosts {
     pub(crate) shared: Arc<dyn Shared>,
     /// The journal is followed up to this row.
     row: tokio::sync::Mutex<u64>,
+    /// The same, for who does not wait.
+    followed: AtomicU64,
+    /// Stops are known up to this row, where that is later.
+    stops: AtomicU64,
     /// The line of servers that this row is of.
     line: AtomicU32,
     /// Questions of sessions that other hosts hold.
@@ -57,6 +62,8 @@ pub(crate) struct Hosts {
     waits: Mutex<HashMap<MessageId, Arc<Notify>>>,
     /// Orders that are being obeyed.
     obeying: Mutex<HashSet<Uuid>>,
+    /// Sessions that this host has and has not taken up yet: a step of it failed.
+    untaken: Mutex<BTreeSet<SessionId>>,
     /// Sessions that were taken over, and when.
     taken: Mutex<Vec<(SessionId, Instant)>>,
     /// Locked from the taking of another host's sessions until their unfinished work is settled. Nobody opens one of them before that.
@@ -76,10 +83,13 @@ impl Hosts {
             Arc::new(Self {
                 shared,
                 row: tokio::sync::Mutex::default(),
+                followed: AtomicU64::default(),
+                stops: AtomicU64::default(),
                 line: AtomicU32::default(),
                 asked: Mutex::default(),
                 waits: Mutex::default(),
                 obeying: Mutex::default(),
+                untaken: Mutex::default(),
                 taken: Mutex::default(),
                 gate: tokio::sync::Mutex::default(),
                 due: Notify::new(),
@@ -92,6 +102,12 @@ impl Hosts {
         let asked = lock(&self.asked);
         let open = asked.values().filter(|question| question.until_us > now_us);
         open.cloned().collect()
+    }
+
+    /// Up to which row emergency stops are known here.
+    pub(crate) fn stops_known(&self) -> u64 {
+        let [followed, stops] = [&self.followed, &self.stops].map(|row| row.load(Ordering::SeqCst));
+        followed.max(stops)
     }
 
     /// The steps of a plan that wait on other hosts.
@@ -107,6 +123,7 @@ impl Hosts {
     /// From now on the journal is followed behind this row, and these questions wait elsewhere.
     pub(crate) async fn begin(&self, row: u64, asked: Vec<Question>) {
         *self.row.lock().await = row;
+        self.followed.store(row, Ordering::SeqCst);
         let asked = asked
             .into_iter()
             .map(|question| (question.request_id.clone(), question));
@@ -119,6 +136,7 @@ pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
     agent.life.tracker.spawn(async move {
         tokio::select! {
+            biased;
             () = orders::listen(&own, &known) => {}
             () = own.life.stop.cancelled() => {}
         }
@@ -126,6 +144,7 @@ pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
     agent.life.tracker.spawn(async move {
         tokio::select! {
+            biased;
             () = takeover::look(&own, &known) => {}
             () = own.life.closing.cancelled() => {}
         }
@@ -162,12 +181,13 @@ async fn holder(sessions: &Arc<Sessions>, session: SessionId) -> Result<Option<S
         return Ok(None);
     }
     let _alone = hosts.gate.lock().await;
-    match hosts.shared.hold(session).await? {
-        Holder::Here => Ok(None),
+    let held = hosts.shared.hold(session).await?;
+    match held {
+        Holder::Here if !lock(&hosts.untaken).contains(&session) => Ok(None),
         // It was opened here, and its first append told so only now.
         Holder::Taken if sessions.table.get(session).is_some() => Ok(None),
         // INVARIANT: a call that was decided elsewhere gets its unknown outcome before the session's turns go on.
-        Holder::Taken => match takeover::take_up(sessions, hosts, vec![session]).await {
+        Holder::Here | Holder::Taken => match takeover::take_up(sessions, hosts, vec![session]).await {
             Ok(()) => Ok(None),
             Err(error) => {
                 Err(JournalError::Away(format!("the session can't be taken up now: {error}")).into())
@@ -201,6 +221,7 @@ pub(crate) async fn fetch(sessions: &Arc<Sessions>, session: SessionId) -> Resul
             return Err(lost);
         }
         tokio::select! {
+            biased;
             () = tokio::time::sleep(TICK) => {}
             () = sessions.life.stop.cancelled() => return Err(KernelError::NotReady(sessions.life.state())),
         }

@@ -336,7 +336,17 @@ impl Kernel {
         by: &Person,
         reason: Option<String>,
     ) -> Result<stop::Stop, KernelError> {
-        stop::engage(self.brake(), session, level, by, reason).await
+        let stop = stop::engage(self.brake(), session, level, by, reason).await?;
+        self.see_stops().await?;
+        Ok(stop)
+    }
+
+    /// Where hosts share the agent, the record says what holds.
+    async fn see_stops(&self) -> Result<(), KernelError> {
+        if let Some(hosts) = &self.agent.calls.hosts {
+            hosts::see_stops(&self.agent.calls, hosts).await?;
+        }
+        Ok(())
     }
 
     fn brake(&self) -> (&Brake, &Scribe, &Thread) {
@@ -349,7 +359,10 @@ impl Kernel {
     /// # Errors
     /// It could not be recorded: it still holds.
     pub async fn lift(&self, session: Option<SessionId>, by: &Person) -> Result<bool, KernelError> {
-        stop::lift(self.brake(), session, by).await
+        let shared = self.agent.calls.hosts.is_some();
+        let lifted = stop::lift(self.brake(), session, by, shared).await?;
+        self.see_stops().await?;
+        Ok(lifted)
     }
 
     /// The stops in force.
@@ -649,7 +662,9 @@ impl Kernel {
                 .end_session(id, if drained { "completed" } else { "cancelled" })
                 .await;
         }
+        // Where hosts share the agent, whoever takes the session over tells it.
         if agent.calls.owes.load(Ordering::SeqCst)
+            && agent.calls.hosts.is_none()
             && let Err(error) = recover::report_owed(&agent.scribe, &agent.calls.catalog).await
         {
             tracing::error!(%error, "outcomes that are not known could not be recorded");

@@ -463,21 +463,31 @@ pub(crate) async fn end_tasks(sessions: &Arc<Sessions>, busy: &[SessionId]) -> R
             continue;
         }
         seen.push(open.session);
-        if !of_task(&recover::rebuild(&sessions.calls, open.session).await?) {
-            continue;
+        if of_task(&recover::rebuild(&sessions.calls, open.session).await?) {
+            end_task(sessions, open.session).await?;
         }
-        let fetched = hosts::fetch(sessions, open.session);
-        match tokio::time::timeout(FETCHED, fetched).await {
-            Ok(fetched) => fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?,
-            Err(_) => {
-                tracing::warn!(session = %open.session, "the turn of a task that has ended is with another host; whoever coordinates next ends it");
-                continue;
-            }
-        }
-        let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
-        begin_again(sessions, open.session, rebuilt).await?;
     }
     Ok(())
+}
+
+/// Ends the turn of a task that has ended, in this session, unless it is open here.
+pub(crate) async fn end_task(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), StartError> {
+    let fetched = hosts::fetch(sessions, session);
+    match tokio::time::timeout(FETCHED, fetched).await {
+        Ok(fetched) => fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?,
+        Err(_) => {
+            tracing::warn!(%session, "the turn of a task that has ended is with another host; whoever coordinates next ends it");
+            return Ok(());
+        }
+    }
+    if sessions.table.get(session).is_some() {
+        return Ok(());
+    }
+    let rebuilt = recover::rebuild(&sessions.calls, session).await?;
+    if rebuilt.open.is_empty() {
+        return Ok(());
+    }
+    begin_again(sessions, session, rebuilt).await
 }
 
 /// Opens a session again, and goes on with its turns.

@@ -250,11 +250,13 @@ fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate:
     scribe.entry(thread, kind::STOP_ENGAGED, &payload)
 }
 
-/// Lifts a stop. Recorded first: what can't be recorded stays stopped. `false`: `by` is no admin, or nothing is stopped.
+/// Lifts a stop. Recorded first: what can't be recorded stays stopped. `false`: `by` is no admin, or nothing is stopped. `shared`: other
+/// hosts may stop the same at the same time, and the caller lets the record say what holds.
 pub(crate) async fn lift(
     (brake, scribe, root): (&Brake, &Scribe, &Thread),
     session: Option<SessionId>,
     by: &Person,
+    shared: bool,
 ) -> Result<bool, KernelError> {
     let stopped = brake.lock().stops.contains_key(&session);
     if by.role != Role::Admin || !stopped {
@@ -268,7 +270,9 @@ pub(crate) async fn lift(
     let thread = root.child(scribe.clock().uuid());
     let draft = scribe.entry(&thread, kind::STOP_LIFTED, &payload);
     scribe.write(vec![draft]).await?;
-    brake.lift(session);
+    if !shared {
+        brake.lift(session);
+    }
     Ok(true)
 }
 
@@ -280,12 +284,14 @@ struct Fields {
     session: Option<Uuid>,
 }
 
-/// A stop that another host engaged or lifted.
+/// A stop that some host engaged or lifted, as the record has it.
 pub(crate) fn follow(brake: &Brake, event: &Recorded) {
     let (session, stop) = read(event);
     match stop {
         Some(stop) => {
-            tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force, engaged at another host");
+            if !brake.stops().contains(&stop) {
+                tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force, engaged at another host");
+            }
             brake.engage(stop);
         }
         None => brake.lift(session),

@@ -486,7 +486,7 @@ pub(crate) async fn work_off(peers: Arc<Peers>) {
         let wakes = team.look(Coord::wakes_at);
         let step = tokio::select! {
             biased;
-            () = peers.life.stop.cancelled() => return,
+            () = peers.life.stop.cancelled() => return team.close(),
             step = team.next() => step,
             () = until(&team, wakes) => {
                 let Ok(_durable) = team.act(None, |coord, now_ms| Ok::<_, std::convert::Infallible>(coord.tick(now_ms)));

@@ -124,6 +124,8 @@ struct Inner {
     coord: Coord,
     book: record::Book,
     steps: VecDeque<Step>,
+    /// Nobody performs them any more.
+    over: bool,
     /// Who waits for the result of a task: by asker and task.
     replies: HashMap<(TaskId, TaskId), oneshot::Sender<TaskResult>>,
     /// Who waits for a run.
@@ -140,6 +142,7 @@ impl Inner {
             coord: Coord::new(plan),
             book: record::Book::default(),
             steps: VecDeque::new(),
+            over: false,
             replies: HashMap::new(),
             ends: HashMap::new(),
             ending: HashSet::new(),
@@ -239,9 +242,12 @@ impl Team {
         decide: impl FnOnce(&mut Coord, u64) -> Result<Vec<Effect>, E>,
     ) -> Result<oneshot::Receiver<Result<(), JournalError>>, E> {
         let now_ms = self.now_ms();
+        let (done, durable) = oneshot::channel();
         let mut inner = self.lock();
         let effects = decide(&mut inner.coord, now_ms)?;
-        let (done, durable) = oneshot::channel();
+        if inner.over {
+            return Ok(durable); // who waits for it is told that it does not come
+        }
         let Inner {
             coord, book, ending, ..
         } = &mut *inner;
@@ -281,6 +287,13 @@ impl Team {
         drop(inner);
         self.bell.notify_one();
         Ok(durable)
+    }
+
+    /// The agent has ended: nothing is decided any more, and nobody waits for a decision.
+    pub(crate) fn close(&self) {
+        let mut inner = self.lock();
+        inner.over = true;
+        inner.steps.clear();
     }
 
     /// The next thing to do, when there is one.

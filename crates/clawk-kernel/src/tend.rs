@@ -68,6 +68,7 @@ pub(crate) fn start(memories: &Arc<Memories>) {
     let own = Arc::clone(memories);
     memories.life.tracker.spawn(async move {
         tokio::select! {
+            biased;
             () = own.life.closing.cancelled() => {}
             () = run(&own) => {}
         }

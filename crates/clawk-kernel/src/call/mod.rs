@@ -195,6 +195,8 @@ pub(crate) fn call<'a>(
             });
         }
         let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
+        let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
+        let outcome = record.close(outcome, started_us).await;
         if matches!(
             outcome,
             Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))
@@ -203,8 +205,6 @@ pub(crate) fn call<'a>(
             drop(guard);
             return elsewhere(calls, asked, &request.request_id).await;
         }
-        let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
-        let outcome = record.close(outcome, started_us).await;
         if let (Some(member), Err(error)) = (&caller.member, &outcome) {
             member.note_call(error, record.has_side_effects());
         }
@@ -475,17 +475,9 @@ fn hold<'a>(
     request: &Request,
     cancel: &CancellationToken,
 ) -> Result<stop::Hold<'a>, CallError> {
-    // Nobody knows where a command line reaches.
-    let outward =
-        described.reaches_network() || described.labels.get("category").is_some_and(|c| c == "shell");
-    let level = if outward {
-        stop::Level::NoNetwork
-    } else {
-        stop::Level::NoTools
-    };
     calls
         .brake
-        .hold(caller.thread.session, level, cancel)
+        .hold(caller.thread.session, described.stopped_by(), cancel)
         .map_err(|stop| stop::refused(&request.tool, &stop))
 }
 

@@ -31,12 +31,14 @@ use crate::event::{
     ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, Took, canonical, digest,
     kind,
 };
+use crate::hosts;
 use crate::notice::{Answer, Notice, Question};
 use crate::place::Apart;
 use crate::ports::{
-    Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Sources, Spent, Terms, Unmet,
+    AnswerKey, Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Sources, Spent, Terms, Unmet,
 };
 use crate::purse::{Allotment, Purse, Warning, hour_of, warned};
+use crate::stop::{self, Level, Stop};
 use crate::taint;
 use crate::witness::Grant;
 use words::error_code;
@@ -58,6 +60,8 @@ pub(super) struct Record<'a> {
     waiting: Vec<Draft>,
     pure: bool,
     side_effects: bool,
+    /// The least stop that it does not run under.
+    stopped_by: Level,
     started: bool,
     open: bool,
     started_us: u64,
@@ -144,6 +148,7 @@ impl<'a> Record<'a> {
             waiting,
             pure: false,
             side_effects: true,
+            stopped_by: Level::NoNetwork,
             started: false,
             open: false,
             started_us: 0,
@@ -307,6 +312,7 @@ impl<'a> Record<'a> {
     pub(super) fn know(&mut self, described: &Described) {
         self.pure = described.pure();
         self.side_effects = !described.read_only();
+        self.stopped_by = described.stopped_by();
     }
 
     /// A check that changes nothing; its decision is durable all the same.
@@ -391,24 +397,51 @@ impl<'a> Record<'a> {
             None => Terms::default(),
         };
         terms.per_minute = self.calls.rates.per_minute();
-        let asked_for = self.caller.turn.is_none();
-        terms.claim = asked_for.then(|| key(Keyed::Call, &self.request.request_id));
+        terms.stops = self.calls.hosts.as_ref().map(|hosts| hosts.stops_known());
+        terms.claim = self.claim();
         terms
     }
 
-    async fn flush_if(&mut self, terms: Terms) -> Result<(), CallError> {
+    fn claim(&self) -> Option<AnswerKey> {
+        let asked_for = self.caller.turn.is_none();
+        asked_for.then(|| key(Keyed::Call, &self.request.request_id))
+    }
+
+    async fn flush_if(&mut self, mut terms: Terms) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
         self.written = true;
         let own = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
-        let asked = terms.clone();
-        match self.calls.scribe.account_if(waiting, own, terms)?.durable().await {
-            Ok(()) => {
-                self.aside = asked.aside.map(|aside| aside.id);
-                Ok(())
+        loop {
+            let written = self
+                .calls
+                .scribe
+                .account_if(waiting.clone(), own.clone(), terms.clone())?;
+            match written.durable().await {
+                Ok(()) => {
+                    self.aside = terms.aside.map(|aside| aside.id);
+                    return Ok(());
+                }
+                // What was lifted since stops nothing.
+                Err(JournalError::Unmet(Unmet::Stopped)) if self.goes_on(&mut terms).await? => {}
+                Err(JournalError::Unmet(unmet)) => return Err(self.unmet(&terms, unmet).await),
+                Err(error) => return Err(error.into()),
             }
-            Err(JournalError::Unmet(unmet)) => Err(self.unmet(&asked, unmet).await),
-            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Looks at the stops that this host did not know. Whether the call may go on.
+    async fn goes_on(&self, terms: &mut Terms) -> Result<bool, CallError> {
+        if let Some(hosts) = &self.calls.hosts {
+            hosts::see_stops(self.calls, hosts).await?;
+            terms.stops = Some(hosts.stops_known());
+        }
+        Ok(self.stopped().is_none())
+    }
+
+    fn stopped(&self) -> Option<Stop> {
+        self.calls
+            .brake
+            .against(self.caller.thread.session, self.stopped_by)
     }
 
     /// Other hosts were first, or have used it up. Nothing of what waited is written: the call is recorded again as refused.
@@ -418,6 +451,10 @@ impl<'a> Record<'a> {
             (Unmet::Rate { wait_ms }, _) => self.calls.rates.full(&self.request.tool, *wait_ms),
             (Unmet::Room { at, used }, Some(place)) => match asked.room.get(*at) {
                 Some(room) => place.reservation.used_up(room, *used),
+                None => CallError::Journal(JournalError::Unmet(unmet)),
+            },
+            (Unmet::Stopped, _) => match self.stopped() {
+                Some(stop) => stop::refused(&self.request.tool, &stop),
                 None => CallError::Journal(JournalError::Unmet(unmet)),
             },
             (Unmet::Claimed | Unmet::Room { .. }, _) => {
@@ -436,12 +473,17 @@ impl<'a> Record<'a> {
     }
 
     pub(super) async fn flush(&mut self) -> Result<(), CallError> {
+        self.flush_claiming(None).await
+    }
+
+    async fn flush_claiming(&mut self, claim: Option<AnswerKey>) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
         self.written = true;
         let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
         // What was set aside over all hosts is given back with what was spent of it.
         let settles = self.aside.filter(|_| self.place.is_none());
         let terms = Terms {
+            claim,
             settles,
             ..Terms::default()
         };
@@ -488,7 +530,14 @@ impl<'a> Record<'a> {
             Err(error) => {
                 self.settle();
                 self.refused(&error, duration_ms);
-                if let Err(unwritten) = self.flush().await {
+                // A refusal is an answer: nobody is told one while another host runs the same request.
+                let claim = self
+                    .claim()
+                    .filter(|_| !self.started && self.calls.hosts.is_some());
+                if let Err(unwritten) = self.flush_claiming(claim).await {
+                    if matches!(unwritten, CallError::Journal(JournalError::Unmet(_))) {
+                        return Err(unwritten);
+                    }
                     self.calls
                         .owes
                         .fetch_or(self.started && self.side_effects, Ordering::SeqCst);

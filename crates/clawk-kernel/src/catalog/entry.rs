@@ -16,6 +16,7 @@ use super::PREDICTED;
 use super::fault::{bounded, one_line};
 use crate::error::{ArgumentFault, CallError};
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
+use crate::stop::Level;
 
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
@@ -69,6 +70,20 @@ impl Described {
     /// Without side effects (R13).
     pub(crate) fn read_only(&self) -> bool {
         self.hint("readOnlyHint")
+    }
+
+    /// The least stop that it does not run under.
+    pub(crate) fn stopped_by(&self) -> Level {
+        // Nobody knows where a command line reaches.
+        let is_shell = self
+            .labels
+            .get("category")
+            .is_some_and(|category| category == "shell");
+        if self.reaches_network() || is_shell {
+            Level::NoNetwork
+        } else {
+            Level::NoTools
+        }
     }
 
     /// Without side effects and without reach outside this machine: decision and outcome may share one commit.

@@ -1,13 +1,16 @@
 //! What other hosts append, folded into what this one has in memory. It is folded again from the row of the start on, so every step
 //! may be taken twice.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
 use clawk_proto::{MessageId, RequestId};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{Hosts, lock, runs};
 use crate::agent::Agent;
-use crate::call;
+use crate::call::{self, Calls};
 use crate::carp;
 use crate::event::kind;
 use crate::ports::{JournalError, Recorded, Scan};
@@ -43,6 +46,7 @@ const AGAIN: u64 = 20_000;
 struct Fields {
     message_id: Option<Uuid>,
     request_id: Option<String>,
+    session: Option<Uuid>,
 }
 
 /// Reads on up to this row, at least.
@@ -51,6 +55,7 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
     if *row >= last_row {
         return Ok(());
     }
+    let mut stops = Stops::default();
     loop {
         let scan = Scan {
             kinds: FOLLOWED,
@@ -61,15 +66,69 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
         };
         let page = agent.scribe.journal().scan(scan).await?;
         for event in &page {
-            see(agent, hosts, event);
+            see(agent, hosts, event, &mut stops);
             *row = event.row;
         }
         if page.len() < PAGE {
             break;
         }
     }
+    stops.apply(&agent.calls, hosts);
     // What came behind it since is read next time.
     *row = (*row).max(last_row);
+    hosts.followed.store(*row, Ordering::SeqCst);
+    Ok(())
+}
+
+/// What is stopped and lifted, by what it is about. Only how it stands at the end is told to the brake: a stop that was lifted since, and
+/// is read again, ends nothing.
+#[derive(Default)]
+struct Stops(BTreeMap<Option<Uuid>, Recorded>);
+
+impl Stops {
+    fn take(&mut self, event: &Recorded) {
+        // silent-ok: as for all fields
+        let fields: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+        self.0.insert(fields.session, event.clone());
+    }
+
+    fn apply(self, calls: &Calls, hosts: &Hosts) {
+        let known = hosts.stops.load(Ordering::SeqCst);
+        let mut stops: Vec<Recorded> = self.0.into_values().filter(|event| event.row > known).collect();
+        stops.sort_by_key(|event| event.row);
+        for event in &stops {
+            stop::follow(&calls.brake, event);
+        }
+    }
+}
+
+/// Reads stops on their own: where a decision has met one that is not known here yet, and after one of this host, since another host may
+/// have said something about the same at the same time.
+///
+/// # Errors
+/// The journal can't be read.
+pub(crate) async fn see_stops(calls: &Calls, hosts: &Hosts) -> Result<(), JournalError> {
+    let row = hosts.row.lock().await;
+    let (mut last, mut stops) = (hosts.stops_known().max(*row), Stops::default());
+    loop {
+        let scan = Scan {
+            kinds: &[kind::STOP_ENGAGED, kind::STOP_LIFTED],
+            after_row: last,
+            limit: PAGE,
+            ..Scan::default()
+        };
+        let page = calls.scribe.journal().scan(scan).await?;
+        for event in &page {
+            last = event.row;
+            stops.take(event);
+        }
+        if page.len() < PAGE {
+            break;
+        }
+    }
+    stops.apply(calls, hosts);
+    hosts.stops.fetch_max(last, Ordering::SeqCst);
+    drop(row);
     Ok(())
 }
 
@@ -77,6 +136,8 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
 pub(super) async fn again(hosts: &Hosts) {
     let mut row = hosts.row.lock().await;
     *row = row.saturating_sub(AGAIN);
+    hosts.followed.store(*row, Ordering::SeqCst);
+    hosts.stops.store(0, Ordering::SeqCst);
 }
 
 /// What another host did about Atlases. Where one that governs there can't be loaded here, nothing runs here any more.
@@ -91,7 +152,7 @@ fn govern(agent: &Agent, event: &Recorded) {
     }
 }
 
-fn see(agent: &Agent, hosts: &Hosts, event: &Recorded) {
+fn see(agent: &Agent, hosts: &Hosts, event: &Recorded, stops: &mut Stops) {
     let calls = &agent.calls;
     // This host did it, or holds the session and knows better.
     let own = event.session == agent.life.root.session || hosts.shared.holds(event.session);
@@ -118,9 +179,10 @@ fn see(agent: &Agent, hosts: &Hosts, event: &Recorded) {
         }
         // Who waits here may have given the run to the host that coordinated the swarm before this one.
         kind::SWARM_ENDED => runs::ended(agent, event),
+        // Those of this host as well: what came last counts.
+        kind::STOP_ENGAGED | kind::STOP_LIFTED => stops.take(event),
         _ if own => {}
         kind::SWARM_BROADCAST => swarm::hear(&agent.peers, event),
-        kind::STOP_ENGAGED | kind::STOP_LIFTED => stop::follow(&calls.brake, event),
         kind::APPROVAL_GRANTED | kind::APPROVAL_REVOKED => call::follow_standing(calls, event),
         kind::CARP_SESSION
         | kind::CARP_ISSUED

@@ -101,6 +101,7 @@ pub(crate) async fn hand_over(
             return Err(JournalError::Away(why).into());
         }
         tokio::select! {
+            biased;
             () = tokio::time::sleep(AGAIN) => {}
             () = sessions.life.stop.cancelled() => {
                 return Err(lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
@@ -172,6 +173,7 @@ pub(crate) fn waited(hosts: &Hosts, message: MessageId) {
 /// The agent ends here first.
 pub(crate) async fn pause(sessions: &Sessions, ended: impl Future<Output = ()>) -> Result<(), KernelError> {
     tokio::select! {
+        biased;
         () = ended => Ok(()),
         () = tokio::time::sleep(LOOK) => Ok(()),
         () = sessions.life.stop.cancelled() => {

@@ -79,6 +79,7 @@ pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 async fn pause(hosts: &Hosts, time: Duration) {
     tokio::time::sleep(GAP).await;
     tokio::select! {
+        biased;
         () = hosts.shared.woken() => {}
         () = tokio::time::sleep(time.saturating_sub(GAP)) => {}
     }
@@ -104,6 +105,7 @@ async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>, look: bool) -> Result<Sigh
         follow::again(hosts).await;
     }
     follow::follow(agent, hosts, news.last_row).await?;
+    hosts.shared.followed();
     for order in news.orders {
         if lock(&hosts.obeying).insert(order.id) {
             let (agent, hosts) = (Arc::clone(agent), Arc::clone(hosts));
@@ -118,6 +120,7 @@ async fn obey(agent: &Agent, hosts: &Hosts, order: Order) {
     let id = order.id;
     let stop = &agent.life.stop;
     let outcome = tokio::select! {
+        biased;
         outcome = done(agent, order) => outcome,
         () = stop.cancelled() => None,
     };

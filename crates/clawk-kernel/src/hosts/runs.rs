@@ -245,6 +245,7 @@ async fn ended_before(
     // Its end may be on its way into the journal.
     if let Some(ending) = team.when_ended(run) {
         tokio::select! {
+            biased;
             _ = ending => {}
             () = calls.life.stop.cancelled() => {}
         }

@@ -25,12 +25,24 @@ pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
             () = hosts.due.notified() => true,
             () = tokio::time::sleep(if tried.is_some() { LOOK } else { Duration::ZERO }) => false,
         };
-        if due || tried.is_none_or(|last| last.elapsed() >= ANYWAY) {
+        if due || !lock(&hosts.untaken).is_empty() || tried.is_none_or(|last| last.elapsed() >= ANYWAY) {
+            take_up_again(agent, hosts).await;
             // There may be more.
             while taken_some(agent, hosts).await {}
             tried = Some(Instant::now());
         }
         give_back(agent, hosts);
+    }
+}
+
+/// Takes up what could not be taken up before.
+async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+    let _alone = hosts.gate.lock().await;
+    let untaken: Vec<SessionId> = lock(&hosts.untaken).iter().copied().collect();
+    if !untaken.is_empty()
+        && let Err(error) = take_up(&agent.sessions, hosts, untaken).await
+    {
+        tracing::error!(%error, "sessions of a lost host could still not be taken up; they are tried again");
     }
 }
 
@@ -53,22 +65,20 @@ async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> bool {
     }
 }
 
-/// Does per session what a start does for the whole journal. Where that fails, the sessions are anybody's again, and whoever takes one next
-/// takes it up.
+/// Does per session what a start does for the whole journal. Where that fails, this host tries again: it has the sessions, and nobody works
+/// in them before.
 pub(super) async fn take_up(
     sessions: &Arc<Sessions>,
     hosts: &Hosts,
     taken: Vec<SessionId>,
 ) -> Result<(), StartError> {
-    let done = taken_up(sessions, hosts, taken.clone()).await;
-    if done.is_err() {
-        for session in taken {
-            if sessions.table.get(session).is_none() {
-                hosts.shared.release(session);
-            }
-        }
-    }
-    done
+    lock(&hosts.untaken).extend(&taken);
+    // If this host ends before, whoever takes them over does it.
+    hosts.shared.unsettled(&taken);
+    taken_up(sessions, hosts, taken.clone()).await?;
+    lock(&hosts.untaken).retain(|session| !taken.contains(session));
+    hosts.shared.all_settled(&taken);
+    Ok(())
 }
 
 async fn taken_up(sessions: &Arc<Sessions>, hosts: &Hosts, taken: Vec<SessionId>) -> Result<(), StartError> {

@@ -18,6 +18,8 @@ use crate::purse::{Amount, Unit};
 pub struct Terms {
     /// This request begins here: no other session has begun it.
     pub claim: Option<AnswerKey>,
+    /// No emergency stop stands in the journal behind this row: up to there this host knows them.
+    pub stops: Option<u64>,
     /// One more call has a place in the present minute, which holds so many.
     pub per_minute: Option<u64>,
     /// One more request to this provider has a place in the present minute.
@@ -70,6 +72,8 @@ pub struct Aside {
 pub enum Unmet {
     /// Another session has begun this request: its answer is this one's.
     Claimed,
+    /// There is an emergency stop that this host does not know yet.
+    Stopped,
     /// The minute is full.
     Rate {
         /// Until a place is free.
@@ -88,6 +92,7 @@ impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Claimed => "another host works on the same request",
+            Self::Stopped => "another host has stopped the agent",
             Self::Rate { .. } => "the calls or requests of this minute are used up, on all hosts together",
             Self::Room { .. } => "a limit is used up, on all hosts together",
         })
@@ -149,6 +154,12 @@ pub trait Shared: Send + Sync + fmt::Debug {
     /// Gives the session up once all that was submitted before is durable.
     fn release(&self, session: SessionId);
 
+    /// Something in these sessions may have no end in the record. They are not given up but with this host's run, and taken over then.
+    fn unsettled(&self, sessions: &[SessionId]);
+
+    /// The same is settled now.
+    fn all_settled(&self, sessions: &[SessionId]);
+
     /// Looks for hosts that are gone and for work without a holder. Returns sessions that this host holds from now on and has to take
     /// up; at most some dozens at a time.
     fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>>;
@@ -161,6 +172,9 @@ pub trait Shared: Send + Sync + fmt::Debug {
 
     /// What came. `look`: also whether there is something to take over.
     fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>>;
+
+    /// All that the last [`Self::news`] told of is known here. A host that has not heard of the others for long begins nothing.
+    fn followed(&self);
 
     /// Completes once other hosts may have done something since the last time. It may never complete: whoever waits looks by itself,
     /// too.

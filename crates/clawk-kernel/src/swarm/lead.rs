@@ -56,6 +56,7 @@ pub(crate) fn steer(peers: &Arc<Peers>, hosts: &Arc<Hosts>) {
             }
         };
         tokio::select! {
+            biased;
             () = looking => {}
             () = own.life.closing.cancelled() => {}
         }

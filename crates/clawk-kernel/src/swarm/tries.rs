@@ -21,10 +21,14 @@ use crate::ports::{Elsewhere, JournalError, Scan};
 use crate::purse::{Amount, SWARM_COST, SWARM_TOKENS};
 use crate::recover::{self, Rebuilt};
 use crate::session::{self, Opening, Session};
+use crate::start;
 use crate::team::{Origin, session_of};
 
 /// How long a turn has to end when the agent or its run stops, milliseconds.
 const TURN_END_MS: u64 = 5_000;
+
+/// How soon a state that is away is asked again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// A try that runs.
 #[derive(Debug, Clone)]
@@ -138,7 +142,10 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
     let opened = open(peers, (start, running), origin, &member).await;
     let (session, before, counted) = match opened {
         Ok(opened) => opened,
-        Err(KernelError::NotReady(_)) => return None, // silent-ok: it goes on after the next start
+        Err(KernelError::NotReady(_)) => {
+            end_turn(peers, running).await;
+            return None; // silent-ok: it goes on after the next start, unless it was cancelled
+        }
         Err(error) => return Some((lost(Lost::Crashed, error.to_string()), Used::default())),
     };
     let at_first = session.spent();
@@ -178,6 +185,15 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
             cost_microusd,
         },
     ))
+}
+
+/// A try was cancelled before this host had its session: the turn that an earlier coordinator began there ends.
+async fn end_turn(peers: &Peers, running: &Try) {
+    if running.cancel.is_cancelled()
+        && let Err(error) = start::end_task(&peers.sessions, running.session).await
+    {
+        tracing::warn!(%error, session = %running.session, "the turn of a task that was cancelled has not ended; whoever coordinates next ends it");
+    }
 }
 
 /// The try does not report this.
@@ -267,7 +283,7 @@ async fn open(
     let own = start.session.0 == start.task;
     let mut rebuilt = if start.resumed || !own {
         fetched(peers, running).await?;
-        recover::rebuild(&peers.calls, running.session).await?
+        rebuilt(peers, running).await?
     } else {
         Rebuilt::default()
     };
@@ -325,9 +341,37 @@ async fn open(
 
 /// Makes the session of a try that began earlier this host's, until the try is cancelled.
 async fn fetched(peers: &Peers, running: &Try) -> Result<(), KernelError> {
+    let fetched = hosts::fetch(&peers.sessions, running.session);
+    unless_cancelled(peers, running, fetched).await
+}
+
+/// What its chain tells. A state that is away for a while is no end of the task.
+async fn rebuilt(peers: &Peers, running: &Try) -> Result<Rebuilt, KernelError> {
+    let read = async {
+        loop {
+            match recover::rebuild(&peers.calls, running.session).await {
+                Err(JournalError::Away(why)) => {
+                    tracing::debug!(why, session = %running.session, "a task waits for the state");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                read => return Ok(read?),
+            }
+        }
+    };
+    unless_cancelled(peers, running, read).await
+}
+
+/// Until the try is cancelled, or the agent ends.
+async fn unless_cancelled<T>(
+    peers: &Peers,
+    running: &Try,
+    what: impl Future<Output = Result<T, KernelError>>,
+) -> Result<T, KernelError> {
     tokio::select! {
-        fetched = hosts::fetch(&peers.sessions, running.session) => fetched,
+        biased;
+        done = what => done,
         () = running.cancel.cancelled() => Err(KernelError::NotReady(peers.life.state())),
+        () = peers.life.stop.cancelled() => Err(KernelError::NotReady(peers.life.state())),
     }
 }
 

@@ -104,6 +104,11 @@ impl TestClock {
         self.alone.store(true, Ordering::SeqCst);
     }
 
+    /// The ids from now on are these: another clock's are others.
+    pub fn ids_from(&self, first: u64) {
+        self.ids.store(first, Ordering::SeqCst);
+    }
+
     /// Sets the wall clock, so far off from the time that passes; the monotonic clock goes on.
     pub fn set_off_ms(&self, ms: i64) {
         self.off_us.store(ms * 1000, Ordering::SeqCst);

@@ -38,6 +38,17 @@ pub enum Behaviour {
 }
 
 type Watching = dyn Fn(&RequestId, &str) + Send + Sync;
+type Licensing = dyn Fn() -> Later<'static, Result<(), String>> + Send + Sync;
+
+/// Who is asked before every run whether it may begin.
+#[derive(Default)]
+struct License(Mutex<Option<Box<Licensing>>>);
+
+impl fmt::Debug for License {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("License")
+    }
+}
 
 /// Who is told of every run before it begins.
 #[derive(Default)]
@@ -53,6 +64,7 @@ impl fmt::Debug for Watch {
 #[derive(Debug, Default)]
 pub struct TestRunner {
     watch: Watch,
+    license: License,
     behaviours: Mutex<BTreeMap<String, Behaviour>>,
     read_only: Mutex<Vec<String>>,
     runs: Mutex<Vec<(String, Map<String, Value>)>>,
@@ -68,6 +80,11 @@ impl TestRunner {
     /// Tells of every run before it begins: its request id and its tool.
     pub fn watch(&self, told: impl Fn(&RequestId, &str) + Send + Sync + 'static) {
         *self.watch.0.lock().unwrap() = Some(Box::new(told));
+    }
+
+    /// Asks before every run whether it may begin.
+    pub fn license(&self, asked: impl Fn() -> Later<'static, Result<(), String>> + Send + Sync + 'static) {
+        *self.license.0.lock().unwrap() = Some(Box::new(asked));
     }
 
     /// Sets what a tool does.
@@ -127,6 +144,64 @@ impl TestRunner {
     #[must_use]
     pub fn runs(&self) -> Vec<(String, Map<String, Value>)> {
         self.runs.lock().unwrap().clone()
+    }
+
+    /// It may begin.
+    fn begin<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        if let Some(told) = &*self.watch.0.lock().unwrap() {
+            told(permit.request_id(), permit.tool());
+        }
+        self.runs
+            .lock()
+            .unwrap()
+            .push((permit.tool().to_owned(), permit.arguments().clone()));
+        self.keys.lock().unwrap().push(permit.request_id().clone());
+        let mut behaviour = self.behaviour(permit.tool());
+        while let Behaviour::Reach(reached, then) = behaviour {
+            permit.connections().tell(reached);
+            behaviour = *then;
+        }
+        // Counted only for who asks: a measurement makes thousands of runs.
+        let runs = match behaviour {
+            Behaviour::Flaky(_) => {
+                let runs = self.runs.lock().unwrap();
+                runs.iter().filter(|(tool, _)| tool == permit.tool()).count()
+            }
+            _ => 0,
+        };
+        Box::pin(async move {
+            match behaviour {
+                Behaviour::Echo => Ok(echo(permit.arguments())),
+                Behaviour::Sleep(ms) => {
+                    let timeout_ms = permit.timeout_ms();
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep(Duration::from_millis(ms)) => Ok(echo(permit.arguments())),
+                        () = tokio::time::sleep(Duration::from_millis(timeout_ms)) =>
+                            Err(RunError::Timeout { timeout_ms, obtained: Obtained::in_process("test") }),
+                        () = cancel.cancelled() => Err(RunError::Cancelled),
+                    }
+                }
+                Behaviour::Fail(text) => Ok(RunOutcome {
+                    content: vec![ContentBlock::text(text)],
+                    is_error: true,
+                    ..echo(permit.arguments())
+                }),
+                Behaviour::Say(text) => Ok(RunOutcome {
+                    content: vec![ContentBlock::text(text)],
+                    ..echo(permit.arguments())
+                }),
+                Behaviour::Error(error) => Err(error),
+                Behaviour::Flaky(times) if runs <= usize::try_from(times).unwrap() => {
+                    Err(RunError::Unavailable("not yet".to_owned()))
+                }
+                Behaviour::Flaky(_) | Behaviour::Reach(..) => Ok(echo(permit.arguments())),
+            }
+        })
     }
 
     fn behaviour(&self, tool: &str) -> Behaviour {
@@ -199,55 +274,13 @@ impl ToolRunner for TestRunner {
         permit: Permit,
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
-        if let Some(told) = &*self.watch.0.lock().unwrap() {
-            told(permit.request_id(), permit.tool());
-        }
-        self.runs
-            .lock()
-            .unwrap()
-            .push((permit.tool().to_owned(), permit.arguments().clone()));
-        self.keys.lock().unwrap().push(permit.request_id().clone());
-        let mut behaviour = self.behaviour(permit.tool());
-        while let Behaviour::Reach(reached, then) = behaviour {
-            permit.connections().tell(reached);
-            behaviour = *then;
-        }
-        // Counted only for who asks: a measurement makes thousands of runs.
-        let runs = match behaviour {
-            Behaviour::Flaky(_) => {
-                let runs = self.runs.lock().unwrap();
-                runs.iter().filter(|(tool, _)| tool == permit.tool()).count()
-            }
-            _ => 0,
+        let asked = self.license.0.lock().unwrap().as_ref().map(|asked| asked());
+        let Some(asked) = asked else {
+            return self.begin(permit, cancel);
         };
         Box::pin(async move {
-            match behaviour {
-                Behaviour::Echo => Ok(echo(permit.arguments())),
-                Behaviour::Sleep(ms) => {
-                    let timeout_ms = permit.timeout_ms();
-                    tokio::select! {
-                        biased;
-                        () = tokio::time::sleep(Duration::from_millis(ms)) => Ok(echo(permit.arguments())),
-                        () = tokio::time::sleep(Duration::from_millis(timeout_ms)) =>
-                            Err(RunError::Timeout { timeout_ms, obtained: Obtained::in_process("test") }),
-                        () = cancel.cancelled() => Err(RunError::Cancelled),
-                    }
-                }
-                Behaviour::Fail(text) => Ok(RunOutcome {
-                    content: vec![ContentBlock::text(text)],
-                    is_error: true,
-                    ..echo(permit.arguments())
-                }),
-                Behaviour::Say(text) => Ok(RunOutcome {
-                    content: vec![ContentBlock::text(text)],
-                    ..echo(permit.arguments())
-                }),
-                Behaviour::Error(error) => Err(error),
-                Behaviour::Flaky(times) if runs <= usize::try_from(times).unwrap() => {
-                    Err(RunError::Unavailable("not yet".to_owned()))
-                }
-                Behaviour::Flaky(_) | Behaviour::Reach(..) => Ok(echo(permit.arguments())),
-            }
+            asked.await.map_err(RunError::Unavailable)?;
+            self.begin(permit, cancel).await
         })
     }
 

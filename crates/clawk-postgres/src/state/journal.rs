@@ -11,7 +11,7 @@ use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::time::Instant;
 
-use super::queue::Work;
+use super::queue::{Work, sessions_of};
 use super::read;
 use super::shared::PgShared;
 use super::{Inner, Sharing};
@@ -62,7 +62,12 @@ impl Journal for PgJournal {
         {
             return Err(self.inner.lease.lost());
         }
-        self.inner.queue.push(Work::Append(batch, self.number))
+        let sessions: Vec<SessionId> = sessions_of(&batch).collect();
+        let taken = self.inner.queue.push(Work::Append(batch, self.number));
+        if taken.is_err() {
+            self.inner.lease.not_written(sessions);
+        }
+        taken
     }
 
     fn watch(&self) -> tokio::sync::watch::Receiver<u64> {

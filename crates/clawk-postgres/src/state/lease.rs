@@ -1,7 +1,7 @@
 //! What says that this host may write: one lease of the whole agent, or a run beside those of other hosts. Both have a number that goes
 //! up at every acquisition, and an expiry by the database's clock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,10 +39,15 @@ struct Held {
     number: i64,
     /// When the last renewal that succeeded was sent.
     renewed: Instant,
+    /// Where hosts share the agent: when it was last asked what the others have done, and when it was asked what is all known here.
+    asked: Instant,
+    heard: Instant,
     /// Somebody else has it.
     fenced: CancellationToken,
     /// Sessions with their epochs.
     sessions: HashMap<SessionId, i64>,
+    /// Of which something could not be written: an effect or an inference may have no end in the record.
+    unwritten: HashSet<SessionId>,
     leads: bool,
 }
 
@@ -51,8 +56,11 @@ impl Held {
         Self {
             number,
             renewed,
+            asked: renewed,
+            heard: renewed,
             fenced: CancellationToken::new(),
             sessions: HashMap::new(),
+            unwritten: HashSet::new(),
             leads: false,
         }
     }
@@ -205,21 +213,36 @@ impl Lease {
         self.lock().fenced.is_cancelled()
     }
 
-    /// Whether this host may begin something: its last renewal is younger than two thirds of the lease, by its own clock.
+    /// Whether this host may begin something: by its own clock, its last renewal is younger than two thirds of the lease, and so is what it
+    /// knows of the other hosts. One of them may have stopped the agent.
     pub(super) fn fresh(&self) -> Result<(), JournalError> {
         let held = self.lock();
         if held.fenced.is_cancelled() {
             return Err(self.lost());
         }
-        let since = held.renewed.elapsed();
-        if since < self.time * 2 / 3 {
-            return Ok(());
-        }
+        let young = |since: Duration| since < self.time * 2 / 3;
+        let (renewed, heard) = (held.renewed.elapsed(), held.heard.elapsed());
+        let (what, since) = match self.sharing {
+            _ if !young(renewed) => ("was not renewed", renewed),
+            Sharing::Shared if !young(heard) => ("has not heard of other hosts", heard),
+            Sharing::Shared | Sharing::Alone => return Ok(()),
+        };
         Err(JournalError::Away(format!(
-            "the lease of host `{}` was not renewed for {} ms",
+            "the lease of host `{}` {what} for {} ms",
             self.host,
             since.as_millis()
         )))
+    }
+
+    /// The others are asked what they have done.
+    pub(super) fn asks(&self) {
+        self.lock().asked = Instant::now();
+    }
+
+    /// What they told then is all known here.
+    pub(super) fn followed(&self) {
+        let mut held = self.lock();
+        held.heard = held.asked;
     }
 
     pub(super) fn host(&self) -> &str {
@@ -269,9 +292,26 @@ impl Lease {
         }
     }
 
-    /// From now on the session is not this host's; its epoch, where it was.
+    /// Something of these sessions was not written. They are given up only with the run: whoever takes them over then settles what is
+    /// left in them.
+    pub(super) fn not_written(&self, sessions: impl IntoIterator<Item = SessionId>) {
+        self.lock().unwritten.extend(sessions);
+    }
+
+    /// What was left in these sessions has an end now.
+    pub(super) fn settled(&self, sessions: &[SessionId]) {
+        self.lock()
+            .unwritten
+            .retain(|session| !sessions.contains(session));
+    }
+
+    /// From now on the session is not this host's; its epoch, where it was and may be anybody's.
     pub(super) fn let_go(&self, session: SessionId) -> Option<i64> {
-        self.lock().sessions.remove(&session)
+        let mut held = self.lock();
+        if held.unwritten.contains(&session) {
+            return None;
+        }
+        held.sessions.remove(&session)
     }
 
     /// Begins a new run in the place of the last one, whose sessions anybody may take from now on.
@@ -375,6 +415,7 @@ impl Lease {
     /// Gives it up, so that another host need not wait for its end.
     pub(super) async fn release(&self, database: &Database) {
         let number = self.number();
+        let left: Vec<String> = self.lock().unwritten.iter().map(SessionId::to_string).collect();
         let released = database
             .write(async |session| match self.sharing {
                 Sharing::Alone => {
@@ -389,8 +430,9 @@ impl Lease {
                     session
                         .run("UPDATE runs SET gone = true WHERE run = $1", &[&number])
                         .await?;
-                    let sql = "UPDATE leases SET run = NULL, expires = '-infinity' WHERE run = $1";
-                    session.run(sql, &[&number]).await
+                    // The rest is taken over as from a lost host.
+                    let sql = "UPDATE leases SET run = NULL, expires = '-infinity' WHERE run = $1 AND NOT session = ANY ($2)";
+                    session.run(sql, &[&number, &left]).await
                 }
             })
             .await;

@@ -194,17 +194,20 @@ impl Queue {
         Some(Taken::Items(group))
     }
 
-    /// From now on everything is refused with this cause, and what waits as well.
-    pub(super) fn refuse(&self, cause: &JournalError) {
+    /// From now on everything is refused with this cause, and what waits as well. Returns the sessions of what waited.
+    pub(super) fn refuse(&self, cause: &JournalError) -> Vec<SessionId> {
         let waiting: Vec<Item> = {
             let mut state = self.lock();
             state.refusing = Some(cause.clone());
             (state.entries, state.bytes) = (0, 0);
             state.items.drain(..).collect()
         };
+        let mut sessions = Vec::new();
         for item in waiting {
+            sessions.extend(item.work.batch().into_iter().flat_map(sessions_of));
             let _ = item.done.send(Err(cause.clone())); // silent-ok: nobody waits for it any more
         }
+        sessions
     }
 
     /// Writing works again; whether it did not.
@@ -217,6 +220,11 @@ impl Queue {
         self.lock().closed = true;
         self.changed.notify_one();
     }
+}
+
+/// The sessions that a batch is about.
+pub(super) fn sessions_of(batch: &Batch) -> impl Iterator<Item = SessionId> {
+    batch.entries.iter().map(|entry| entry.session)
 }
 
 fn bytes_of(batch: &Batch) -> usize {

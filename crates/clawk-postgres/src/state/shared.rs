@@ -121,6 +121,7 @@ impl PgShared {
 
     async fn see(&self, look: bool) -> Result<News, JournalError> {
         let run = self.inner.lease.number();
+        self.inner.lease.asks();
         let database = &self.inner.database;
         let read = database.read(async |session| {
             bell::listen(session, database.schema()).await?;
@@ -258,6 +259,18 @@ impl Shared for PgShared {
         }
     }
 
+    fn unsettled(&self, sessions: &[SessionId]) {
+        if !self.is_over() {
+            self.inner.lease.not_written(sessions.iter().copied());
+        }
+    }
+
+    fn all_settled(&self, sessions: &[SessionId]) {
+        if !self.is_over() {
+            self.inner.lease.settled(sessions);
+        }
+    }
+
     fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>> {
         Box::pin(self.look())
     }
@@ -278,6 +291,10 @@ impl Shared for PgShared {
 
     fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>> {
         Box::pin(self.see(look))
+    }
+
+    fn followed(&self) {
+        self.inner.lease.followed();
     }
 
     fn woken(&self) -> Later<'_, ()> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use clawk_kernel::kind;
 use clawk_kernel::ports::{
     ANSWER_KEPT_MS, Aside, BESIDE, Batch, Entry, JournalError, ProviderRate, Room, Terms, Unmet,
 };
@@ -128,6 +129,13 @@ async fn unmet(
             && !row.try_get::<_, bool>(0)?
         {
             return Ok(Some(Unmet::Claimed));
+        }
+    }
+    if let Some(known) = terms.stops {
+        let sql = "SELECT EXISTS (SELECT 1 FROM events WHERE row > $1 AND kind = $2)";
+        let known = i64::try_from(known).unwrap_or(i64::MAX);
+        if session.value(sql, &[&known, &kind::STOP_ENGAGED]).await? {
+            return Ok(Some(Unmet::Stopped));
         }
     }
     if let Some(bound) = terms.per_minute

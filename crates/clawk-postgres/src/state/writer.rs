@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::lease::Lease;
-use super::queue::{Extra, Item, Queue, Taken, Work};
+use super::queue::{Extra, Item, Queue, Taken, Work, sessions_of};
 use super::{Counters, Sharing, append, check, erase, heads, terms};
 use crate::bell;
 use crate::connect::Session;
@@ -115,7 +115,9 @@ impl Writer {
                 if !matches!(cause, JournalError::Fenced { .. }) {
                     tracing::error!(%cause, "the journal refuses everything until it can be written again");
                 }
-                self.queue.refuse(&cause);
+                let batches = works.iter().filter_map(Work::batch);
+                self.lease.not_written(batches.flat_map(sessions_of));
+                self.lease.not_written(self.queue.refuse(&cause));
                 tell(waiting, &Err(cause));
                 false
             }
@@ -316,12 +318,12 @@ impl Writer {
             }
             Ok(false) => {
                 self.lease.fence();
-                self.queue.refuse(&self.lease.lost());
+                self.lease.not_written(self.queue.refuse(&self.lease.lost()));
                 false
             }
             Err(failure) => {
                 let cause = JournalError::Away(failure.text());
-                self.queue.refuse(&cause);
+                self.lease.not_written(self.queue.refuse(&cause));
                 false
             }
         }

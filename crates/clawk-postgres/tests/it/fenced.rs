@@ -1,7 +1,7 @@
 //! What a host may append beside others: nothing after it was marked as gone, nothing to a session that another one holds. And what the
 //! transaction of a batch takes and gives back.
 
-use clawk_kernel::ports::{Aside, Entry, Holder, Journal as _, JournalError, Terms};
+use clawk_kernel::ports::{Aside, Entry, Holder, Journal as _, JournalError, Terms, Unmet};
 use clawk_kernel::purse::Amount;
 use clawk_postgres::{PgState, Serving, Sharing};
 use clawk_proto::SessionId;
@@ -147,4 +147,75 @@ async fn what_is_left_of_an_earlier_start_records_nothing_and_takes_nothing() {
     append(&state, 3, Terms::default()).await.unwrap();
     lasting.submit(batch(4)).unwrap().durable().await.unwrap();
     assert_eq!(events(&server), "3");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_decided_behind_a_stop_that_the_host_does_not_know() {
+    let server = Server::start();
+    let state = open(&server, "a").await;
+    append(&state, 1, Terms::default()).await.unwrap();
+    let stop = Entry {
+        session: SessionId(Uuid::from_u128(2)),
+        kind: clawk_kernel::kind::STOP_ENGAGED,
+        ..entry(2)
+    };
+    let batch = Batch {
+        entries: vec![stop],
+        ..Batch::default()
+    };
+    state.journal().submit(batch).unwrap().durable().await.unwrap();
+    let knows = |row| Terms {
+        stops: Some(row),
+        ..Terms::default()
+    };
+    let refused = append(&state, 3, knows(1)).await;
+    assert_eq!(refused, Err(JournalError::Unmet(Unmet::Stopped)));
+    assert_eq!(events(&server), "2");
+    append(&state, 3, knows(2)).await.unwrap();
+}
+
+/// What is not settled in a session is settled by whoever takes it over, also when its host ends in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_something_unsettled_is_left_to_be_taken_over() {
+    let server = Server::start();
+    let (first, second) = (open(&server, "a").await, open(&server, "b").await);
+    append(&first, 1, Terms::default()).await.unwrap();
+    let hosts = first.journal().shared().unwrap();
+    hosts.unsettled(&[SESSION]);
+    hosts.release(SESSION);
+    first.journal().flush().await.unwrap();
+    let holder = "SELECT run IS NULL FROM clawk.leases WHERE session <> '*'";
+    assert_eq!(server.sql(holder), "f", "it is not given up");
+    first.close().await;
+    let others = second.journal().shared().unwrap();
+    assert_eq!(others.take_over().await.unwrap(), [SESSION]);
+    // What is settled is given up as ever.
+    others.unsettled(&[SESSION]);
+    others.all_settled(&[SESSION]);
+    others.release(SESSION);
+    second.journal().flush().await.unwrap();
+    assert_eq!(server.sql(holder), "t");
+}
+
+/// The server is away, and something of a session can't be written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_which_something_was_not_written_is_not_given_up() {
+    let mut server = Server::start();
+    let (first, second) = (open(&server, "a").await, open(&server, "b").await);
+    append(&first, 1, Terms::default()).await.unwrap();
+    let hosts = first.journal().shared().unwrap();
+    server.stop();
+    let lost = append(&first, 2, Terms::default()).await;
+    assert!(matches!(lost, Err(JournalError::Away(_))), "{lost:?}");
+    server.again();
+    for _ in 0..600 {
+        if append(&first, 3, Terms::default()).await.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    hosts.release(SESSION);
+    first.close().await;
+    let others = second.journal().shared().unwrap();
+    assert_eq!(others.take_over().await.unwrap(), [SESSION]);
 }
