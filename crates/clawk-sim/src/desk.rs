@@ -68,12 +68,35 @@ impl Facts {
         }
     }
 
+    /// Something did not hold.
+    pub(crate) fn broken(&self, invariant: Invariant, what: String) {
+        self.lock().wrong.push((invariant, what));
+    }
+
+    /// The request was told its end since the faults ended.
+    pub(crate) fn is_told(&self, request: &RequestId) -> bool {
+        self.lock().last.contains(request.as_str())
+    }
+
+    /// The same, or its end was never told.
+    pub(crate) fn is_settled(&self, request: &RequestId) -> bool {
+        let known = self.lock();
+        known.last.contains(request.as_str()) || !known.told.contains_key(request.as_str())
+    }
+
+    /// Something was told once and is not known any more.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let known = self.lock();
+        let told = known.told.keys().find(|request| !known.last.contains(*request));
+        told.map(|request| format!("{request} was told once, and is not told again"))
+    }
+
     pub(crate) fn wrong(&self) -> Option<(Invariant, String)> {
         self.lock().wrong.first().cloned()
     }
 
     /// The client is told how a request ended. What it was told once, it is told always.
-    fn tell(&self, request: &RequestId, said: String, quiet: bool) {
+    pub(crate) fn tell(&self, request: &RequestId, said: String, quiet: bool) {
         let mut known = self.lock();
         let key = request.as_str().to_owned();
         if quiet {
@@ -104,13 +127,51 @@ pub(crate) struct Desk {
 }
 
 /// An answer that is kept: the request never gets another one.
-fn kept(outcome: &Result<clawk_proto::method::ToolCallResult, CallError>) -> Option<String> {
+pub(crate) fn kept(outcome: &Result<clawk_proto::method::ToolCallResult, CallError>) -> Option<String> {
     match outcome {
         Ok(result) => serde_json::to_string(result).ok(), // silent-ok: ours always serialise
         Err(
             error @ (CallError::Denied { .. } | CallError::ApprovalDenied { .. } | CallError::Quota { .. }),
         ) => Some(error.to_string()),
         Err(_) => None, // silent-ok: the client asks again
+    }
+}
+
+/// The client's call number `n`.
+pub(crate) fn tool_call(request: &RequestId, who: &str, n: usize) -> ToolCallParams {
+    let tool = TOOLS.get(n % TOOLS.len()).copied().unwrap_or("write");
+    let arguments = json!({"call": format!("{who} {n}")});
+    ToolCallParams {
+        name: tool.to_owned(),
+        arguments: arguments.as_object().cloned().unwrap_or_else(Map::new),
+        context: CallContext {
+            request_id: request.clone(),
+            identity: "tester".to_owned(),
+            sandbox: None,
+            policy: None,
+        },
+    }
+}
+
+/// Says something in one of two conversations, and tells what was answered.
+pub(crate) fn talk(
+    kernel: Kernel,
+    facts: &Facts,
+    (request, who, n): (&RequestId, &str, usize),
+    quiet: bool,
+) -> impl Future<Output = ()> + Send + use<> {
+    let text = format!("chat {who} {n}");
+    let asked = Talk::new("client", Some(format!("talk {}", n % 2)), text, request.clone());
+    let (facts, key) = (facts.clone(), request.clone());
+    async move {
+        let door = Door::Rpc {
+            client: "client".to_owned(),
+            role: clawk_kernel::Role::Admin,
+        };
+        // An error is no answer: the client asks again.
+        if let Ok(told) = kernel.talk(door, asked, &|_, _| {}).await {
+            facts.tell(&key, format!("{:?} {}", told.stop, told.text), quiet);
+        }
     }
 }
 
@@ -145,11 +206,9 @@ impl Desk {
 
     /// Everything was asked and told since the faults ended.
     pub(crate) fn is_done(&self) -> bool {
-        let known = self.facts.lock();
         let mut all = (0..self.calls).map(|n| self.call_id(n));
         let mut said = (0..self.messages).map(|n| self.message_id(n));
-        all.all(|request| known.last.contains(request.as_str()) || !known.told.contains_key(request.as_str()))
-            && said.all(|request| known.last.contains(request.as_str()))
+        all.all(|request| self.facts.is_settled(&request)) && said.all(|request| self.facts.is_told(&request))
     }
 
     fn is_wanted(&self, request: &RequestId, quiet: bool) -> bool {
@@ -158,7 +217,7 @@ impl Desk {
         // of its own.
         let times = open.iter().filter(|known| *known == request.as_str()).count();
         let most = if quiet { 1 } else { 2 };
-        times < most && !(quiet && self.facts.lock().last.contains(request.as_str()))
+        times < most && !(quiet && self.facts.is_told(request))
     }
 
     /// They do something, maybe.
@@ -186,18 +245,7 @@ impl Desk {
         if !self.is_wanted(&request, quiet) {
             return;
         }
-        let tool = TOOLS.get(n % TOOLS.len()).copied().unwrap_or("write");
-        let arguments = json!({"call": format!("{} {n}", self.number)});
-        let params = ToolCallParams {
-            name: tool.to_owned(),
-            arguments: arguments.as_object().cloned().unwrap_or_else(Map::new),
-            context: CallContext {
-                request_id: request.clone(),
-                identity: "tester".to_owned(),
-                sandbox: None,
-                policy: None,
-            },
-        };
+        let params = tool_call(&request, &self.number.to_string(), n);
         let (call, facts, asked) = (kernel.call(session, params), self.facts.clone(), request.clone());
         self.under_way(host, request, async move {
             if let Some(said) = kept(&call.await) {
@@ -211,19 +259,13 @@ impl Desk {
         if !self.is_wanted(&request, quiet) {
             return;
         }
-        let text = format!("chat {} {n}", self.number);
-        let asked = Talk::new("client", Some(format!("talk {}", n % 2)), text, request.clone());
-        let (kernel, facts, key) = (kernel.clone(), self.facts.clone(), request.clone());
-        self.under_way(host, request, async move {
-            let door = Door::Rpc {
-                client: "client".to_owned(),
-                role: clawk_kernel::Role::Admin,
-            };
-            // An error is no answer: the client asks again.
-            if let Ok(told) = kernel.talk(door, asked, &|_, _| {}).await {
-                facts.tell(&key, format!("{:?} {}", told.stop, told.text), quiet);
-            }
-        });
+        let talk = talk(
+            kernel.clone(),
+            &self.facts,
+            (&request, &self.number.to_string(), n),
+            quiet,
+        );
+        self.under_way(host, request, talk);
     }
 
     /// Lets it run in the host; it is open until it ends.
@@ -298,12 +340,5 @@ impl Desk {
                 known.stops += 1;
             }
         }
-    }
-
-    /// Something was told once and is not known any more.
-    pub(crate) fn missing(&self) -> Option<String> {
-        let known = self.facts.lock();
-        let told = known.told.keys().find(|request| !known.last.contains(*request));
-        told.map(|request| format!("{request} was told once, and is not told again"))
     }
 }

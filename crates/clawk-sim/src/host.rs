@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Completion, Elsewhere, FaultKind, InferRequest, Message, TokenKey};
+use clawk_kernel::ports::{Completion, Elsewhere, FaultKind, InferRequest, Message, ProviderError, TokenKey};
 use clawk_kernel::purse::{Allowance, Named};
 use clawk_kernel::testing::{Behaviour, MemJournal, Rig, ScriptedModel, calls, manifest, says};
 use clawk_kernel::{Door, Kernel, Role, kind};
@@ -52,8 +52,20 @@ pub(crate) struct Host {
     journal: Arc<Mutex<Arc<MemJournal>>>,
     /// Effects that began before their decision was durable.
     early: Arc<Mutex<Vec<String>>>,
-    /// Tokens that models of this host used, by run.
-    used: Arc<Mutex<BTreeMap<String, u64>>>,
+    used: Used,
+}
+
+/// Tokens that models of a host used, by run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Used(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl Used {
+    /// By run. What a client says is no run of the swarm.
+    pub(crate) fn by_run(&self) -> BTreeMap<String, u64> {
+        let mut used = lock(&self.0).clone();
+        used.retain(|run, _| !run.starts_with("chat"));
+        used
+    }
 }
 
 pub(crate) struct Running {
@@ -94,7 +106,7 @@ fn costly(mut completion: Completion, request: &InferRequest) -> Completion {
 
 /// The head gives a `team` task to its workers in parts. A worker tries what is forbidden, writes once, with its task as argument,
 /// and then says so.
-fn answer(request: &InferRequest, used: &Mutex<BTreeMap<String, u64>>) -> Completion {
+fn answer(request: &InferRequest, used: &Used) -> Completion {
     let task = request.messages.iter().rev().find_map(|message| match message {
         Message::User { text, .. } => Some(text.clone()),
         Message::Assistant { .. } | Message::ToolResult { .. } => None,
@@ -138,7 +150,7 @@ fn answer(request: &InferRequest, used: &Mutex<BTreeMap<String, u64>>) -> Comple
         _ => says(&format!("done: {task}")),
     };
     let completion = costly(completion, request);
-    *lock(used).entry(run.join(" ")).or_default() +=
+    *lock(&used.0).entry(run.join(" ")).or_default() +=
         completion.usage.input_tokens + completion.usage.output_tokens;
     completion
 }
@@ -165,30 +177,36 @@ fn paid() -> Named {
     }
 }
 
+/// The parts of a host, and what its models use. `may_ask`: a model may be asked now.
+pub(crate) fn rig(
+    make: Make,
+    may_ask: impl Fn() -> Result<(), ProviderError> + Send + Sync + 'static,
+) -> (Rig, Used) {
+    let mut rig = Rig::new(manifest(spec(make.run_tokens)));
+    rig.clock.without_threads();
+    let used = Used::default();
+    let counted = used.clone();
+    let model = ScriptedModel::new(move |request, count| {
+        may_ask()?;
+        if make.faulty_model.is_some_and(|times| count % times == 0) {
+            return Err(ScriptedModel::fault(FaultKind::ServerFault, "too many ask"));
+        }
+        Ok(answer(request, &counted))
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig.budgets.tools.insert(PAID.to_owned(), paid());
+    rig.runner.read_only(LOOK);
+    rig.runner.set("flaky", Behaviour::Flaky(2));
+    rig.runner.set("slow", Behaviour::Sleep(SLOW_MS));
+    (rig, used)
+}
+
 impl Host {
     pub(crate) fn new(make: Make, elsewhere: Arc<dyn Elsewhere>, facts: Facts) -> Self {
         let Make {
-            number,
-            disk,
-            drift,
-            run_tokens,
-            faulty_model,
+            number, disk, drift, ..
         } = make;
-        let mut rig = Rig::new(manifest(spec(run_tokens)));
-        rig.clock.without_threads();
-        let used: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
-        let counted = Arc::clone(&used);
-        let model = ScriptedModel::new(move |request, count| {
-            if faulty_model.is_some_and(|times| count % times == 0) {
-                return Err(ScriptedModel::fault(FaultKind::ServerFault, "too many ask"));
-            }
-            Ok(answer(request, &counted))
-        });
-        rig.models.insert("model".to_owned(), Arc::new(model));
-        rig.budgets.tools.insert(PAID.to_owned(), paid());
-        rig.runner.read_only(LOOK);
-        rig.runner.set("flaky", Behaviour::Flaky(2));
-        rig.runner.set("slow", Behaviour::Sleep(SLOW_MS));
+        let (mut rig, used) = rig(make, || Ok(()));
         rig.swarm.elsewhere = Some(elsewhere);
         rig.swarm.token_key = TokenKey([number; 32]);
         let journal = Arc::new(Mutex::new(Arc::clone(&rig.journal)));
@@ -231,11 +249,7 @@ impl Host {
 
     /// The most tokens that models of this host used for one run.
     pub(crate) fn most_used(&self) -> Option<(String, u64)> {
-        let used = lock(&self.used);
-        // What a client says is no run of the swarm.
-        let runs = used.iter().filter(|(run, _)| !run.starts_with("chat"));
-        let most = runs.max_by_key(|(_, tokens)| **tokens);
-        most.map(|(run, tokens)| (run.clone(), *tokens))
+        self.used.by_run().into_iter().max_by_key(|(_, tokens)| *tokens)
     }
 
     /// Its disk takes so many entries more; none: any number.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use clawk_kernel::kind;
+use clawk_kernel::testing::MemJournal;
 use serde_json::Value;
 
 use crate::desk::Desk;
@@ -43,6 +44,10 @@ pub enum Invariant {
     BudgetHolds,
     /// All effects of a task are one host's: no other one begins any.
     OneHost,
+    /// No effect begins on a host from which others have taken over.
+    LeaseHolds,
+    /// What was set aside for calls that are over is given back.
+    NothingLeftAside,
 }
 
 /// An invariant that did not hold.
@@ -62,13 +67,22 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-fn broken<T>(invariant: Invariant, seen: String) -> Result<T, Broken> {
+impl Broken {
+    fn at(self, host: usize) -> Self {
+        Self {
+            seen: format!("host {host}: {}", self.seen),
+            ..self
+        }
+    }
+}
+
+pub(crate) fn broken<T>(invariant: Invariant, seen: String) -> Result<T, Broken> {
     Err(Broken { invariant, seen })
 }
 
-/// Payloads of some types of a host's events.
-fn payloads(host: &Host, kinds: &[&str]) -> Vec<(String, Value)> {
-    host.rig.journal.look(|events, _| {
+/// Payloads of some types of events.
+fn payloads(journal: &MemJournal, kinds: &[&str]) -> Vec<(String, Value)> {
+    journal.look(|events, _| {
         let wanted = events.iter().filter(|event| kinds.contains(&event.kind.as_str()));
         let read = wanted.map(|event| {
             let payload = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
@@ -82,23 +96,26 @@ fn word<'a>(payload: &'a Value, name: &str) -> &'a str {
     payload.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Runs of the leader that have ended, each with how often.
-fn ended(world: &World) -> BTreeMap<String, usize> {
+/// Runs that have ended, each with how often.
+pub(crate) fn ended(journal: &MemJournal) -> BTreeMap<String, usize> {
     let mut ended = BTreeMap::new();
-    for (_, payload) in world
-        .hosts
-        .first()
-        .map(|leader| payloads(leader, &[kind::SWARM_ENDED]))
-        .unwrap_or_default()
-    {
+    for (_, payload) in payloads(journal, &[kind::SWARM_ENDED]) {
         *ended.entry(word(&payload, "task_id").to_owned()).or_default() += 1;
     }
     ended
 }
 
+/// The same of the leader.
+fn ended_at_leader(world: &World) -> BTreeMap<String, usize> {
+    let leader = world.hosts.first();
+    leader
+        .map(|leader| ended(&leader.rig.journal))
+        .unwrap_or_default()
+}
+
 /// Every task has ended at the leader.
 pub(crate) fn all_ended(world: &World) -> bool {
-    let ended = ended(world);
+    let ended = ended_at_leader(world);
     let closed = |host: &Host| host.rig.journal.inbox().iter().all(|(_, end)| end.is_some());
     let tasks = world.tasks.iter();
     world.hosts.iter().all(closed)
@@ -127,25 +144,8 @@ pub(crate) fn chains(world: &World) -> Result<(), Broken> {
 pub(crate) fn always(world: &World) -> Result<(), Broken> {
     once(world)?;
     for (at, host) in world.hosts.iter().enumerate() {
-        let mut reported: BTreeMap<String, usize> = BTreeMap::new();
-        for (name, payload) in payloads(host, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
-            if payload.get("orphan") != Some(&Value::Bool(true)) {
-                *reported
-                    .entry(format!("{name} {}", word(&payload, "task_id")))
-                    .or_default() += 1;
-            }
-            let tokens = payload.get("run_tokens").and_then(Value::as_u64).unwrap_or(0);
-            if tokens > world.run_tokens {
-                return broken(Invariant::PurseHolds, format!("host {at}: {tokens} tokens"));
-            }
-        }
-        if let Some((what, times)) = reported.iter().find(|(_, times)| **times > 1) {
-            return broken(
-                Invariant::ReportedOnce,
-                format!("host {at}: {what} {times} times"),
-            );
-        }
-        answered_once(at, host)?;
+        reported_once(&host.rig.journal, world.run_tokens).map_err(|broken| broken.at(at))?;
+        answered_once(&host.rig.journal).map_err(|broken| broken.at(at))?;
         if let Some((invariant, seen)) = world.desks.get(at).and_then(|desk| desk.facts.wrong()) {
             return broken(invariant, format!("host {at}: {seen}"));
         }
@@ -173,17 +173,34 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
+/// Every task is reported once, every run ends once, and within its tokens.
+pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(), Broken> {
+    let mut reported: BTreeMap<String, usize> = BTreeMap::new();
+    for (name, payload) in payloads(journal, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
+        if payload.get("orphan") != Some(&Value::Bool(true)) {
+            *reported
+                .entry(format!("{name} {}", word(&payload, "task_id")))
+                .or_default() += 1;
+        }
+        let tokens = payload.get("run_tokens").and_then(Value::as_u64).unwrap_or(0);
+        if tokens > run_tokens {
+            return broken(Invariant::PurseHolds, format!("{tokens} tokens"));
+        }
+    }
+    match reported.iter().find(|(_, times)| **times > 1) {
+        Some((what, times)) => broken(Invariant::ReportedOnce, format!("{what} {times} times")),
+        None => Ok(()),
+    }
+}
+
 /// No message has two answers.
-fn answered_once(at: usize, host: &Host) -> Result<(), Broken> {
+pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), Broken> {
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
-    for (_, payload) in payloads(host, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
+    for (_, payload) in payloads(journal, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
         *ends.entry(word(&payload, "message_id").to_owned()).or_default() += 1;
     }
     match ends.iter().find(|(_, times)| **times > 1) {
-        Some((message, times)) => broken(
-            Invariant::AnsweredOnce,
-            format!("host {at}: {message} ended {times} times"),
-        ),
+        Some((message, times)) => broken(Invariant::AnsweredOnce, format!("{message} ended {times} times")),
         None => Ok(()),
     }
 }
@@ -227,14 +244,14 @@ fn once(world: &World) -> Result<(), Broken> {
 
 /// What holds once the faults are over and there was time enough.
 pub(crate) fn at_the_end(world: &World) -> Result<(), Broken> {
-    let ended = ended(world);
+    let ended = ended_at_leader(world);
     for (task, text) in &world.tasks {
         if !ended.contains_key(task.as_str()) {
             return broken(Invariant::EveryTaskEnds, format!("`{text}` has not"));
         }
     }
     for (at, host) in world.hosts.iter().enumerate() {
-        if let Some(seen) = world.desks.get(at).and_then(Desk::missing) {
+        if let Some(seen) = world.desks.get(at).and_then(|desk| desk.facts.missing()) {
             return broken(Invariant::SameAnswer, format!("host {at}: {seen}"));
         }
         if let Some((message, _)) = host.rig.journal.inbox().iter().find(|(_, end)| end.is_none()) {

@@ -22,9 +22,10 @@ mod host;
 mod judge;
 mod net;
 mod rng;
+mod state;
 mod total;
 mod world;
 
 pub use judge::{Broken, Invariant};
 pub use total::{Fault, Total, Wanted, play};
-pub use world::{Report, World, run, tell};
+pub use world::{Kind, Report, World, run, tell};

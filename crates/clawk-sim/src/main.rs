@@ -1,5 +1,5 @@
-//! `clawk-sim [--from N] [--seeds N] [--hours H] [--jobs N] [--keep-going]`: plays seeds, each twice, until one breaks something or the
-//! time is over; `--keep-going` plays on and counts. `clawk-sim --tell SEED` prints the events of one.
+//! `clawk-sim [--from N] [--seeds N] [--hours H] [--jobs N] [--world bus|state] [--keep-going]`: plays seeds, each twice, until one breaks
+//! something or the time is over; `--keep-going` plays on and counts. `clawk-sim --world W --tell SEED` prints the events of one.
 
 #![expect(
     clippy::print_stdout,
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clawk_sim::Wanted;
+use clawk_sim::{Kind, Wanted};
 
 /// A value that stands after a word.
 fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
@@ -21,6 +21,24 @@ fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
     let value = args.get(at.saturating_add(1));
     let value = value.and_then(|value| value.parse().ok()); // silent-ok: said below
     value.map(Some).ok_or_else(|| format!("`{name}` wants a number"))
+}
+
+fn kinds(args: &[String]) -> Result<&'static [Kind], String> {
+    Ok(
+        match value::<String>(args, "--world").unwrap_or_default().as_deref() {
+            None if args.iter().any(|arg| arg == "--world") => {
+                return Err("`--world` wants `bus` or `state`".to_owned());
+            }
+            None => &Kind::ALL,
+            Some("bus") => &[Kind::Bus],
+            Some("state") => &[Kind::State],
+            Some(other) => {
+                return Err(format!(
+                    "there is no world `{other}`: `--world` wants `bus` or `state`"
+                ));
+            }
+        },
+    )
 }
 
 fn wanted(args: &[String]) -> Result<Wanted, String> {
@@ -36,6 +54,7 @@ fn wanted(args: &[String]) -> Result<Wanted, String> {
     Ok(Wanted {
         from: value(args, "--from")?.unwrap_or(0),
         seeds: value(args, "--seeds")?.unwrap_or(usual),
+        kinds: kinds(args)?,
         time,
         jobs: value(args, "--jobs")?.unwrap_or(jobs),
         keep_going: args.iter().any(|arg| arg == "--keep-going"),
@@ -43,17 +62,21 @@ fn wanted(args: &[String]) -> Result<Wanted, String> {
     })
 }
 
-fn tell(seed: u64) -> ExitCode {
-    let (played, lines) = clawk_sim::tell(seed);
-    lines.iter().for_each(|line| println!("{line}"));
-    println!("{played:?}");
-    ExitCode::from(u8::from(played.is_err()))
+fn tell(kinds: &[Kind], seed: u64) -> ExitCode {
+    let mut broke = false;
+    for kind in kinds {
+        let (played, lines) = clawk_sim::tell(*kind, seed);
+        lines.iter().for_each(|line| println!("{line}"));
+        println!("{kind:?}: {played:?}");
+        broke |= played.is_err();
+    }
+    ExitCode::from(u8::from(broke))
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let wanted = match (value(&args, "--tell"), wanted(&args)) {
-        (Ok(Some(seed)), _) => return tell(seed),
+        (Ok(Some(seed)), Ok(wanted)) => return tell(wanted.kinds, seed),
         (Ok(None), Ok(wanted)) => wanted,
         (Err(error), _) | (_, Err(error)) => {
             eprintln!("{error}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::{Broken, Report, run};
+use crate::{Broken, Kind, Report, run};
 
 /// Outcomes that wait to be counted.
 const WAITING: usize = 64;
@@ -18,6 +18,8 @@ pub struct Wanted {
     pub from: u64,
     /// How many; fewer if the time is over before.
     pub seeds: u64,
+    /// Which worlds each of them makes.
+    pub kinds: &'static [Kind],
     /// No seed begins after so long.
     pub time: Option<Duration>,
     /// Threads, at least one. Each plays a seed alone.
@@ -69,6 +71,9 @@ impl Total {
             ends,
             outages,
             lost,
+            asleep,
+            failovers,
+            taken_over,
             again,
             answers,
             stops,
@@ -79,11 +84,14 @@ impl Total {
             ("crashes", crashes),
             ("ends in order", ends),
             ("cuts", cuts),
-            ("outages of the bus", outages),
+            ("outages", outages),
             ("clocks set", jumps),
             ("slow disks", slow),
             ("full disks", full),
             ("lost messages", lost),
+            ("hosts asleep", asleep),
+            ("failovers", failovers),
+            ("sessions taken over", taken_over),
             ("repeated messages", repeated),
             ("requests made again", again),
             ("answers of a person", answers),
@@ -106,10 +114,13 @@ impl fmt::Display for Total {
     }
 }
 
+/// How a seed went in one world.
+type Played = (Kind, Result<Report, Fault>);
+
 /// Plays a seed twice.
-fn twice(seed: u64) -> Result<Report, Fault> {
-    let first = run(seed).map_err(Fault::Broken)?;
-    match run(seed) {
+fn twice(kind: Kind, seed: u64) -> Result<Report, Fault> {
+    let first = run(kind, seed).map_err(Fault::Broken)?;
+    match run(kind, seed) {
         Ok(second) if first == second => Ok(first),
         second => Err(Fault::Differs(Box::new(first), second.map(Box::new))),
     }
@@ -119,11 +130,15 @@ fn twice(seed: u64) -> Result<Report, Fault> {
 pub fn play(wanted: Wanted, mut tell: impl FnMut(&str)) -> Total {
     let (next, ended) = (AtomicU64::new(wanted.from), AtomicBool::new(false));
     let (began, last) = (Instant::now(), wanted.from.saturating_add(wanted.seeds));
-    let worker = |told: SyncSender<(u64, Result<Report, Fault>)>| {
+    let worker = |told: SyncSender<(u64, Vec<Played>)>| {
         let in_time = || wanted.time.is_none_or(|time| began.elapsed() < time);
         while !ended.load(Ordering::SeqCst) && in_time() {
             let seed = next.fetch_add(1, Ordering::SeqCst);
-            if seed >= last || told.send((seed, twice(seed))).is_err() {
+            if seed >= last {
+                return;
+            }
+            let played = wanted.kinds.iter().map(|kind| (*kind, twice(*kind, seed)));
+            if told.send((seed, played.collect())).is_err() {
                 return;
             }
         }
@@ -139,15 +154,18 @@ pub fn play(wanted: Wanted, mut tell: impl FnMut(&str)) -> Total {
         let mut said = Instant::now();
         loop {
             match outcomes.recv_timeout(wanted.tell_every) {
-                Ok((_, Ok(report))) => {
+                Ok((seed, played)) => {
                     total.seeds += 1;
-                    total.add(&report);
-                }
-                Ok((seed, Err(fault))) => {
-                    total.seeds += 1;
-                    tell(&format!("seed {seed}: {fault}"));
-                    total.failed.push((seed, fault));
-                    ended.store(!wanted.keep_going, Ordering::SeqCst);
+                    for (kind, outcome) in played {
+                        match outcome {
+                            Ok(report) => total.add(&report),
+                            Err(fault) => {
+                                tell(&format!("seed {seed}, world {kind:?}: {fault}"));
+                                total.failed.push((seed, fault));
+                                ended.store(!wanted.keep_going, Ordering::SeqCst);
+                            }
+                        }
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clawk_kernel::ports::{Elsewhere, Known};
+use clawk_kernel::testing::MemJournal;
 use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateContext, DelegateParams, ReportParams, Task, TaskStatus};
 use serde_json::json;
@@ -25,7 +26,7 @@ const STEP_MS: u64 = 10;
 pub(crate) const FORGED: &str = "forged";
 
 /// How a seed went.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// SHA-256 over every host's journal, hexadecimal.
     pub digest: String,
@@ -47,6 +48,12 @@ pub struct Report {
     pub outages: usize,
     /// Messages that were lost.
     pub lost: usize,
+    /// Times that a host was asleep.
+    pub asleep: usize,
+    /// Times that a standby took the server's place.
+    pub failovers: usize,
+    /// Sessions that were taken over from lost hosts.
+    pub taken_over: usize,
     /// Requests of clients that were made again and got the same answer.
     pub again: usize,
     /// Questions that a person answered.
@@ -96,40 +103,80 @@ pub(crate) fn id(kind: usize, n: usize) -> RequestId {
     RequestId::parse(&format!("00000000-0000-4000-8{kind:03}-{n:012}")).expect("an id")
 }
 
+/// What the driver asks for.
+pub(crate) fn delegation(task: &RequestId, request: &RequestId, text: &str) -> DelegateParams {
+    DelegateParams {
+        task_id: task.clone(),
+        context: DelegateContext {
+            request_id: request.clone(),
+            swarm: "team".to_owned(),
+            member: text.starts_with("task").then(|| "hand".to_owned()),
+            report_token: None,
+            limits: None,
+            proof: None,
+        },
+        task: Task {
+            description: text.to_owned(),
+            input: None,
+        },
+    }
+}
+
+/// Which world a seed makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Hosts with a journal each, and a bus between them.
+    Bus,
+    /// Hosts that share one state.
+    State,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Bus, Self::State];
+}
+
 /// Plays one seed to its end.
 ///
 /// # Errors
 /// What must hold did not.
-pub fn run(seed: u64) -> Result<Report, Broken> {
+pub fn run(kind: Kind, seed: u64) -> Result<Report, Broken> {
+    if kind == Kind::State {
+        return crate::state::run(seed);
+    }
     let mut world = World::new(seed);
     world.play()?;
     Ok(world.report())
 }
 
-/// Plays one seed, and tells every host's events, a line each: the host, the type, the payload.
-pub fn tell(seed: u64) -> (Result<(), Broken>, Vec<String>) {
+/// Plays one seed, and tells every journal's events, a line each: whose it is, the type, the payload.
+pub fn tell(kind: Kind, seed: u64) -> (Result<(), Broken>, Vec<String>) {
+    if kind == Kind::State {
+        return crate::state::tell(seed);
+    }
     let mut world = World::new(seed);
     let played = world.play();
     let mut lines = Vec::new();
     for (at, host) in world.hosts.iter().enumerate() {
-        let events = host
-            .rig
-            .journal
-            .events()
-            .into_iter()
-            .zip(host.rig.journal.trace());
-        lines.extend(events.map(|(event, sealed)| {
-            let text = event
-                .content
-                .map(|content| String::from_utf8_lossy(&content.bytes).into_owned());
-            let (kind, payload, text) = (&event.kind, &event.payload, text.unwrap_or_default());
-            format!(
-                "{at} {} {} {} {kind} {payload} {text}",
-                event.at.0, sealed.event_id, sealed.span_id
-            )
-        }));
+        lines.extend(self::lines(&at.to_string(), &host.rig.journal));
     }
     (played, lines)
+}
+
+/// A journal's events, a line each.
+pub(crate) fn lines(whose: &str, journal: &MemJournal) -> Vec<String> {
+    let events = journal.events().into_iter().zip(journal.trace());
+    let lines = events.map(|(event, sealed)| {
+        let text = event
+            .content
+            .map(|content| String::from_utf8_lossy(&content.bytes).into_owned());
+        let (kind, payload, text) = (&event.kind, &event.payload, text.unwrap_or_default());
+        format!(
+            "{whose} {} {} {} {kind} {payload} {text}",
+            event.at.0, sealed.event_id, sealed.span_id
+        )
+    });
+    lines.collect()
 }
 
 impl World {
@@ -355,21 +402,7 @@ impl World {
         let Some((running, (task_id, text))) = leader.running().zip(self.tasks.get(n).cloned()) else {
             return;
         };
-        let params = DelegateParams {
-            task_id,
-            context: DelegateContext {
-                request_id: id(2, n),
-                swarm: "team".to_owned(),
-                member: text.starts_with("task").then(|| "hand".to_owned()),
-                report_token: None,
-                limits: None,
-                proof: None,
-            },
-            task: Task {
-                description: text,
-                input: None,
-            },
-        };
+        let params = delegation(&task_id, &id(2, n), &text);
         let (kernel, session) = (running.kernel.clone(), running.session);
         let taken = leader.ask(async move { kernel.delegate(session, params).await });
         if taken.is_some_and(|taken| taken.is_ok()) {
@@ -533,6 +566,9 @@ impl World {
             ends: self.ends,
             outages: self.outages,
             lost: self.lost,
+            asleep: 0,
+            failovers: 0,
+            taken_over: 0,
             again: self.desks.iter().map(|desk| desk.facts.lock().again).sum(),
             answers: self.desks.iter().map(|desk| desk.facts.lock().answers).sum(),
             stops: self.desks.iter().map(|desk| desk.facts.lock().stops).sum(),

@@ -1,0 +1,292 @@
+//! One host of several: a process that serves the agent, as the program does it, on the state that all share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{FaultKind, JournalError};
+use clawk_kernel::testing::{Rig, ScriptedModel};
+use clawk_kernel::{Door, Kernel, KernelError, Parts, StartError, kind};
+use clawk_proto::SessionId;
+use tokio::runtime::{Builder, Runtime};
+
+use super::handle::{Handle, Own, Writes};
+use super::server::Server;
+use super::users::Facts;
+use crate::host::{LOOK, Make, Used, rig};
+use crate::judge::Invariant;
+use crate::rng::Rng;
+
+/// How soon a start that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// What one host's ids begin with, so that no other host makes the same.
+const IDS: u64 = 1 << 40;
+
+/// The agent as it is served now.
+#[derive(Clone)]
+pub(super) struct Served {
+    pub(super) kernel: Kernel,
+    /// Where the client calls tools.
+    pub(super) desk: SessionId,
+    /// Who delegates here.
+    pub(super) session: SessionId,
+}
+
+type Slot = Arc<Mutex<Option<Served>>>;
+
+struct Process {
+    runtime: Runtime,
+    own: Arc<Own>,
+    served: Slot,
+    /// It was told to end, and has.
+    ended: Arc<AtomicBool>,
+    ends: bool,
+}
+
+/// A host. What its tools have done, and its clock, outlive its processes.
+pub(super) struct Host {
+    number: usize,
+    pub(super) rig: Rig,
+    server: Server,
+    /// Its clock runs so many thousandths faster or slower.
+    drift: i64,
+    process: Option<Process>,
+    /// The present process's, for tools and models.
+    own: Arc<Mutex<Option<Arc<Own>>>>,
+    pub(super) used: Used,
+    /// When it worked last.
+    seen_ms: u64,
+    /// It is asleep until then.
+    asleep_until_ms: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why an agent does not start.
+#[derive(Debug)]
+enum Refused {
+    #[expect(dead_code, reason = "told by its debug form")]
+    Away(JournalError),
+    #[expect(dead_code, reason = "told by its debug form")]
+    Start(StartError),
+    #[expect(dead_code, reason = "told by its debug form")]
+    Open(KernelError),
+}
+
+async fn start(own: &Arc<Own>, mut parts: Parts) -> Result<Served, Refused> {
+    own.begin().await.map_err(Refused::Away)?;
+    parts.journal = Arc::new(Handle::new(Arc::clone(own)));
+    let kernel = Kernel::start(parts).await.map_err(Refused::Start)?;
+    let session = kernel.open(Door::launcher("sim")).await.map_err(Refused::Open)?;
+    let desk = kernel.open(Door::launcher("desk")).await.map_err(Refused::Open)?;
+    Ok(Served {
+        kernel,
+        desk: desk.id,
+        session: session.id,
+    })
+}
+
+/// Serves the agent, and begins anew when others have taken over or the server was away.
+async fn serve(own: Arc<Own>, rig: Rig, slot: Slot) {
+    let mut outages = own.outages();
+    loop {
+        let served = loop {
+            match start(&own, rig.parts()).await {
+                Ok(served) => break served,
+                Err(_) => tokio::time::sleep(AGAIN).await, // silent-ok: it is tried again
+            }
+        };
+        let kernel = served.kernel.clone();
+        *lock(&slot) = Some(served);
+        let fenced = own.fenced();
+        let reason = tokio::select! {
+            biased;
+            () = fenced.cancelled() => "session_moved",
+            _ = outages.changed() => "state_unavailable",
+        };
+        kernel.give_way(reason).await;
+        *lock(&slot) = None;
+    }
+}
+
+impl Host {
+    pub(super) fn new(make: Make, server: &Server, facts: &Facts) -> Self {
+        let own: Arc<Mutex<Option<Arc<Own>>>> = Arc::default();
+        let mine = Arc::clone(&own);
+        let fresh = move || {
+            let own = lock(&mine).clone();
+            own.map_or(Ok(()), |own| own.fresh())
+        };
+        let may_ask = move || {
+            fresh().map_err(|why| {
+                ScriptedModel::fault(FaultKind::Cancelled, &format!("nothing was asked: {why}"))
+            })
+        };
+        let (rig, used) = rig(make, may_ask);
+        let number = usize::from(make.number);
+        rig.clock.ids_from(IDS * u64::from(make.number + 1));
+        let mine = Arc::clone(&own);
+        rig.runner.license(move || {
+            let own = lock(&mine).clone();
+            Box::pin(async move {
+                match own {
+                    Some(own) => own.granted().await,
+                    None => Ok(()),
+                }
+            })
+        });
+        let (mine, at, known) = (Arc::clone(&own), server.clone(), facts.clone());
+        rig.runner.watch(move |request, tool| {
+            known.begins(&at, request, tool);
+            let gone = lock(&mine).as_ref().is_some_and(|own| at.is_gone(own.number()));
+            let what = format!("{tool} of {request} on host {number}");
+            if gone && tool != LOOK {
+                known.told.broken(Invariant::LeaseHolds, what.clone());
+            }
+            let decided = at.journal.look(|events, _| {
+                events.iter().rev().any(|event| {
+                    event.kind == kind::ACTION_APPROVED && event.payload.contains(request.as_str())
+                })
+            });
+            if !decided && tool != LOOK {
+                known.told.broken(Invariant::DecidedFirst, what);
+            }
+        });
+        Self {
+            number,
+            rig,
+            server: server.clone(),
+            drift: make.drift,
+            process: None,
+            own,
+            used,
+            seen_ms: 0,
+            asleep_until_ms: 0,
+        }
+    }
+
+    pub(super) const fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(super) const fn runs(&self) -> bool {
+        self.process.is_some()
+    }
+
+    pub(super) fn served(&self) -> Option<Served> {
+        lock(&self.process.as_ref()?.served).clone()
+    }
+
+    /// Begins a process, which serves the agent as soon as it can.
+    pub(super) fn start(&mut self) {
+        self.catch_up();
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let own = Own::new(self.number, self.server.clone());
+        *lock(&self.own) = Some(Arc::clone(&own));
+        let served = Slot::default();
+        runtime.spawn(serve(Arc::clone(&own), self.rig.clone(), Arc::clone(&served)));
+        self.process = Some(Process {
+            runtime,
+            own,
+            served,
+            ended: Arc::default(),
+            ends: false,
+        });
+    }
+
+    /// Everything in memory is gone. What it was writing may have reached the server.
+    pub(super) fn crash(&mut self, writes: bool) {
+        let Some(process) = self.process.take() else {
+            return;
+        };
+        if writes {
+            process.own.last_words();
+        }
+        lock(&process.served).take();
+    }
+
+    /// It sleeps until then, and does not know.
+    pub(super) fn sleep(&mut self, until_ms: u64) {
+        self.asleep_until_ms = until_ms;
+    }
+
+    pub(super) fn is_asleep(&self) -> bool {
+        self.server.now_ms() < self.asleep_until_ms
+    }
+
+    /// It ends in order, if it serves.
+    pub(super) fn end(&mut self) -> bool {
+        let Some(served) = self.served() else { return false };
+        let Some(process) = self.process.as_mut().filter(|process| !process.ends) else {
+            return false;
+        };
+        process.ends = true;
+        let ended = Arc::clone(&process.ended);
+        process.runtime.spawn(async move {
+            served.kernel.shutdown("the operator ends it", 0).await;
+            ended.store(true, Ordering::SeqCst);
+        });
+        true
+    }
+
+    /// Time that passed while it was asleep, cut off from its processor or not there; how much of it, milliseconds.
+    fn catch_up(&mut self) -> u64 {
+        let now_ms = self.server.now_ms();
+        let passed = now_ms - std::mem::replace(&mut self.seen_ms, now_ms);
+        let signed = i64::try_from(passed).unwrap_or(0);
+        let drifted = signed + signed * self.drift / 1000;
+        self.rig.clock.advance_ms(drifted);
+        u64::try_from(drifted).unwrap_or(0)
+    }
+
+    /// Lets it work: so many turns of its scheduler.
+    pub(super) fn work(&mut self, turns: usize, rng: &mut Rng, writes: Writes) {
+        if self.is_asleep() {
+            return;
+        }
+        let passed = self.catch_up();
+        let Some(process) = &self.process else { return };
+        process.own.pass(passed);
+        if self.server.is_near(self.number) && self.server.has_rung(self.number) {
+            process.own.bell.notify_one();
+        }
+        process.runtime.block_on(async {
+            tokio::time::advance(Duration::from_millis(passed)).await;
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+        });
+        process.own.renew();
+        process.own.write(rng, writes);
+        if process.ended.load(Ordering::SeqCst) && self.server.is_near(self.number) {
+            // What waits is written before the lease is given up.
+            process.own.write(
+                rng,
+                Writes {
+                    most: usize::MAX,
+                    breaks: 0,
+                },
+            );
+            process.own.leave();
+            self.crash(false);
+        }
+    }
+
+    /// Something that goes on here until it ends, or the process does.
+    pub(super) fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) {
+        if let Some(process) = &self.process {
+            process.runtime.spawn(what);
+        }
+    }
+
+    /// Its wall clock is set.
+    pub(super) fn jump(&self, ms: i64) {
+        self.rig.clock.set_off_ms(ms);
+    }
+}

@@ -1,0 +1,103 @@
+//! What must hold over all hosts of one state, at any time and at the end.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::World;
+use crate::host::{FORBIDDEN, LOOK, PAID, PAID_A_DAY};
+use crate::judge::{self, Broken, Invariant, broken};
+
+/// Everything was done that was asked for.
+pub(super) fn is_done(world: &World) -> bool {
+    let journal = &world.server.journal;
+    let ended = judge::ended(journal);
+    let mut tasks = world.users.tasks.iter();
+    world.users.waits_for().is_none()
+        && journal.inbox().iter().all(|(_, end)| end.is_some())
+        && tasks.all(|(task, _)| ended.contains_key(task.as_str()))
+        && world.server.aside().is_empty()
+}
+
+/// What holds at any time.
+pub(super) fn always(world: &World) -> Result<(), Broken> {
+    let journal = &world.server.journal;
+    if let Some((invariant, seen)) = world.users.facts.told.wrong() {
+        return broken(invariant, seen);
+    }
+    judge::reported_once(journal, world.run_tokens)?;
+    judge::answered_once(journal)?;
+    once(world)?;
+    let mut used: BTreeMap<String, u64> = BTreeMap::new();
+    for (run, tokens) in world.hosts.iter().flat_map(|host| host.used.by_run()) {
+        *used.entry(run).or_default() += tokens;
+    }
+    match used.iter().find(|(_, tokens)| **tokens > world.run_tokens) {
+        Some((run, tokens)) => broken(
+            Invariant::PurseHolds,
+            format!(
+                "models used {tokens} tokens for `{run}` on all hosts, {} are allowed",
+                world.run_tokens
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// What tools did, on all hosts together.
+fn once(world: &World) -> Result<(), Broken> {
+    let (mut paid, mut effects) = (0, BTreeMap::<String, Vec<usize>>::new());
+    for (at, host) in world.hosts.iter().enumerate() {
+        for (tool, arguments) in host.rig.runner.runs() {
+            if tool == FORBIDDEN {
+                return broken(Invariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
+            }
+            // Without side effects, or failed before any: as often as wanted.
+            if tool == LOOK || tool == "flaky" {
+                continue;
+            }
+            paid += u64::from(tool == PAID);
+            let arguments = Value::Object(arguments);
+            effects.entry(format!("{tool} {arguments}")).or_default().push(at);
+        }
+    }
+    if paid > PAID_A_DAY {
+        let seen = format!("`{PAID}` ran {paid} times on all hosts, {PAID_A_DAY} are allowed");
+        return broken(Invariant::BudgetHolds, seen);
+    }
+    match effects.iter().find(|(_, hosts)| hosts.len() > 1) {
+        Some((what, hosts)) => broken(Invariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
+        None => Ok(()),
+    }
+}
+
+/// What holds once the faults are over and there was time enough.
+pub(super) fn at_the_end(world: &World) -> Result<(), Broken> {
+    let journal = &world.server.journal;
+    let verified = journal.look(|_, sealed| clawk_trace::verify_events(sealed));
+    if !verified.valid {
+        return broken(Invariant::ChainsValid, format!("{:?}", verified.fault));
+    }
+    let ended = judge::ended(journal);
+    let open = world
+        .users
+        .tasks
+        .iter()
+        .find(|(task, _)| !ended.contains_key(task.as_str()));
+    if let Some((_, text)) = open {
+        return broken(Invariant::EveryTaskEnds, format!("`{text}` has not"));
+    }
+    if let Some((message, _)) = journal.inbox().iter().find(|(_, end)| end.is_none()) {
+        return broken(Invariant::EveryMessageEnds, format!("{message} is open"));
+    }
+    if let Some(seen) = world.users.facts.told.missing() {
+        return broken(Invariant::SameAnswer, seen);
+    }
+    if let Some(seen) = world.users.waits_for() {
+        return broken(Invariant::EveryMessageEnds, seen);
+    }
+    match world.server.aside().first() {
+        Some(aside) => broken(Invariant::NothingLeftAside, aside.clone()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,219 @@
+//! Several hosts of one agent on one state, as on a server of PostgreSQL: any of them takes any request, one of them coordinates the
+//! swarm, and what a lost one had under way goes on elsewhere. Hosts crash, sleep and are cut off; the server restarts and fails over;
+//! connections break in the middle of commits.
+
+mod handle;
+mod host;
+mod judge;
+mod server;
+#[cfg(test)]
+mod tests;
+mod users;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::host::{Disk, Make};
+use crate::judge::Broken;
+use crate::rng::Rng;
+use crate::world::{Report, id};
+use handle::Writes;
+use host::Host;
+use server::Server;
+use users::Users;
+
+/// Steps before the faults end, and before everything must have ended.
+const FAULTY: usize = 1_200;
+const STEPS: usize = 12_000;
+/// What passes in the world with a step, milliseconds.
+const STEP_MS: u64 = 10;
+
+/// The world.
+pub(crate) struct World {
+    rng: Rng,
+    server: Server,
+    hosts: Vec<Host>,
+    users: Users,
+    /// Tokens that a run may use.
+    run_tokens: u64,
+    /// The server is away until then, and whether a standby takes its place.
+    down: Option<(u64, bool)>,
+    report: Report,
+}
+
+/// Plays one seed to its end.
+///
+/// # Errors
+/// What must hold did not.
+pub(crate) fn run(seed: u64) -> Result<Report, Broken> {
+    let mut world = World::new(seed);
+    world.play()?;
+    Ok(world.report())
+}
+
+/// Plays one seed, and tells the journal's events, a line each.
+pub(crate) fn tell(seed: u64) -> (Result<(), Broken>, Vec<String>) {
+    let mut world = World::new(seed);
+    let played = world.play();
+    (played, crate::world::lines("state", &world.server.journal))
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        // Another world than the other one of this seed.
+        let mut rng = Rng::new(seed ^ 0x5EED);
+        let server = Server::new();
+        let run_tokens = match rng.below(3) {
+            0 => 60_000,
+            1 => 30_000,
+            _ => 14_000,
+        };
+        let tasks = (0..rng.below(4)).map(|n| {
+            let word = if rng.one_in(3) { "team" } else { "task" };
+            (id(1, n), format!("{word} {n}"))
+        });
+        let tasks = tasks.collect();
+        let users = Users::new(rng.below(9), rng.below(5), tasks);
+        let hosts = (0..2 + rng.below(3)).map(|at| {
+            let make = Make {
+                number: u8::try_from(at).unwrap_or(0),
+                disk: Disk::Fast,
+                drift: i64::try_from(rng.below(200)).unwrap_or(0) - 100,
+                run_tokens,
+                faulty_model: rng.one_in(3).then(|| 3 + rng.below(5)),
+            };
+            Host::new(make, &server, &users.facts)
+        });
+        Self {
+            hosts: hosts.collect(),
+            rng,
+            server,
+            users,
+            run_tokens,
+            down: None,
+            report: Report::default(),
+        }
+    }
+
+    fn play(&mut self) -> Result<(), Broken> {
+        for step in 0..STEPS {
+            let faulty = step < FAULTY;
+            self.server.pass(STEP_MS);
+            self.befall_server(faulty);
+            let at = self.rng.below(self.hosts.len());
+            self.befall(at, faulty);
+            self.work(at, faulty);
+            if step % 100 == 0 {
+                judge::always(self)?;
+            }
+            if !faulty && step % 20 == 0 && judge::is_done(self) {
+                break;
+            }
+        }
+        judge::always(self)?;
+        judge::at_the_end(self)
+    }
+
+    fn befall_server(&mut self, faulty: bool) {
+        match self.down {
+            Some((until_ms, fails_over)) if !faulty || self.server.now_ms() >= until_ms => {
+                self.down = None;
+                if fails_over {
+                    self.report.failovers += 1;
+                    self.server.fails_over();
+                } else {
+                    self.server.goes(true);
+                }
+            }
+            None if faulty && self.rng.one_in(600) => {
+                self.report.outages += 1;
+                let away_ms = 100 + self.rng.below(3_000);
+                let until_ms = self.server.now_ms() + u64::try_from(away_ms).unwrap_or(0);
+                self.down = Some((until_ms, self.rng.one_in(2)));
+                self.server.goes(false);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// What happens to a host before it works.
+    fn befall(&mut self, at: usize, faulty: bool) {
+        let Some(host) = self.hosts.get_mut(at) else {
+            return;
+        };
+        let rng = &mut self.rng;
+        let near = self.server.is_near(at);
+        if !host.runs() {
+            if near && (!faulty || rng.one_in(8)) {
+                host.start();
+            }
+        } else if faulty && rng.one_in(120) {
+            self.report.crashes += 1;
+            host.crash(rng.one_in(2));
+            self.users.gone(at);
+        } else if faulty && rng.one_in(200) && host.end() {
+            self.report.ends += 1;
+        }
+        if self.server.is_cut(at) {
+            if !faulty || rng.one_in(40) {
+                self.server.cut(at, false);
+            }
+        } else if faulty && rng.one_in(150) {
+            self.report.cuts += 1;
+            self.server.cut(at, true);
+        }
+        if !faulty {
+            host.sleep(0);
+        } else if rng.one_in(120) {
+            self.report.asleep += 1;
+            let for_ms = u64::try_from(200 + rng.below(4_000)).unwrap_or(0);
+            host.sleep(self.server.now_ms() + for_ms);
+        }
+        if faulty && rng.one_in(150) {
+            self.report.jumps += 1;
+            let ms = i64::try_from(rng.below(7_200_000)).unwrap_or(0) - 3_600_000;
+            host.jump(ms);
+        }
+    }
+
+    fn work(&mut self, at: usize, faulty: bool) {
+        let Some(host) = self.hosts.get_mut(at) else {
+            return;
+        };
+        if host.is_asleep() {
+            return;
+        }
+        self.users.act((at, host), &mut self.rng, !faulty);
+        let (turns, writes) = if faulty {
+            let writes = Writes {
+                most: self.rng.below(4),
+                breaks: 60,
+            };
+            (self.rng.below(40), writes)
+        } else {
+            let writes = Writes { most: 16, breaks: 0 };
+            (60, writes)
+        };
+        host.work(turns, &mut self.rng, writes);
+        if !host.runs() {
+            self.users.gone(at);
+        }
+    }
+
+    fn report(mut self) -> Report {
+        let mut hash = Sha256::new();
+        self.report.events = self.server.journal.look(|_, sealed| {
+            for event in sealed {
+                hash.update(serde_json::to_vec(event).expect("an event serialises"));
+            }
+            sealed.len()
+        });
+        let digest = hash.finalize();
+        self.report.digest = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let told = self.users.facts.told.lock();
+        (self.report.again, self.report.answers, self.report.stops) = (told.again, told.answers, told.stops);
+        drop(told);
+        self.report.taken_over = self.server.taken_over();
+        self.report.effects = self.hosts.iter().map(|host| host.rig.runner.runs().len()).sum();
+        self.report
+    }
+}

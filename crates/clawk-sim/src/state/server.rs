@@ -1,0 +1,521 @@
+//! The state on a server, as clawk's PostgreSQL schema keeps it: the journal, runs of hosts, who holds which session, orders, claims, and
+//! what is set aside. One commit at a time, as its lock on the journal makes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use clawk_kernel::kind;
+use clawk_kernel::ports::{
+    AnswerKey, BESIDE, Batch, Holder, Journal, JournalError, Later, News, Order, Room, Terms, Unmet,
+};
+use clawk_kernel::purse::Amount;
+use clawk_kernel::testing::MemJournal;
+use clawk_proto::SessionId;
+use uuid::Uuid;
+
+/// A host's run is over so long after its last renewal, milliseconds. Shorter than usual, as everything here is.
+pub(crate) const LEASE_MS: u64 = 1_500;
+/// Sessions that are taken over at a time; few, so that several hosts share them.
+const AT_ONCE: usize = 3;
+/// Hosts are rung at most once in so long by commits.
+const RING_MS: u64 = 1_000;
+
+/// One start of the agent on one host.
+#[derive(Debug)]
+struct Run {
+    host: usize,
+    expires_ms: u64,
+    gone: bool,
+    rang_ms: u64,
+}
+
+/// Who has a session. `run`: nobody, if none.
+#[derive(Debug)]
+struct Lease {
+    host: usize,
+    run: Option<usize>,
+    epoch: u64,
+}
+
+#[derive(Debug)]
+struct Asked {
+    order: Order,
+    outcome: Option<Vec<u8>>,
+}
+
+/// Set aside by a run, for a session.
+#[derive(Debug)]
+struct Reserved {
+    id: Uuid,
+    purse: Arc<str>,
+    run: usize,
+    session: Option<SessionId>,
+    amount: Amount,
+}
+
+#[derive(Debug)]
+struct Inner {
+    now_ms: u64,
+    up: bool,
+    line: u32,
+    cut: BTreeSet<usize>,
+    runs: Vec<Run>,
+    leases: BTreeMap<SessionId, Lease>,
+    leader: Option<usize>,
+    orders: Vec<Asked>,
+    claims: BTreeMap<AnswerKey, SessionId>,
+    answered_ms: BTreeMap<AnswerKey, u64>,
+    reserved: Vec<Reserved>,
+    secrets: BTreeMap<Uuid, [u8; 32]>,
+    rung: BTreeSet<usize>,
+    taken_over: usize,
+}
+
+/// The server; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    pub(crate) journal: Arc<MemJournal>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone)]
+pub(crate) enum Committed {
+    /// It is durable, unless it was left out; these sessions are the host's with it.
+    Written(Option<JournalError>, Vec<(SessionId, u64)>),
+    /// The run is over.
+    Gone,
+}
+
+/// What a journal in memory answers.
+fn now<T>(mut later: Later<'_, T>) -> T {
+    match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+    .expect("a journal in memory answers at once")
+}
+
+pub(crate) fn name(host: usize) -> String {
+    format!("host-{host}")
+}
+
+impl Inner {
+    fn is_gone(&self, run: usize) -> bool {
+        self.runs.get(run).is_none_or(|run| run.gone)
+    }
+
+    fn is_free(&self, session: SessionId) -> bool {
+        self.leases.get(&session).is_none_or(|lease| lease.run.is_none())
+    }
+
+    /// Of other hosts, or of nobody since it was given up. A new session is taken.
+    fn others(&mut self, run: usize, batch: &Batch) -> Result<Vec<(SessionId, u64)>, JournalError> {
+        let own = batch.entries.iter().filter(|entry| !BESIDE.contains(&entry.kind));
+        let sessions: BTreeSet<SessionId> = own.map(|entry| entry.session).collect();
+        let foreign = |session: &SessionId| {
+            let lease = self.leases.get(session).filter(|lease| lease.run != Some(run))?;
+            Some(JournalError::Fenced {
+                host: name(lease.host),
+            })
+        };
+        if let Some(fenced) = sessions.iter().find_map(foreign) {
+            return Err(fenced);
+        }
+        let host = self.runs.get(run).map_or(0, |run| run.host);
+        let taken = sessions.into_iter().map(|session| {
+            let lease = self.leases.entry(session).or_insert(Lease {
+                host,
+                run: Some(run),
+                epoch: 1,
+            });
+            (session, lease.epoch)
+        });
+        Ok(taken.collect())
+    }
+
+    fn used(&self, room: &Room, spent: u64) -> u64 {
+        let aside = self.reserved.iter().filter(|aside| aside.purse == room.purse);
+        spent + aside.map(|aside| aside.amount.get(room.unit)).sum::<u64>()
+    }
+
+    fn ring(&mut self) {
+        self.rung
+            .extend(self.runs.iter().filter(|run| !run.gone).map(|run| run.host));
+    }
+
+    /// Sessions with an open message or order.
+    fn wanted(&self, journal: &MemJournal) -> BTreeSet<SessionId> {
+        let open = now(journal.open_messages()).unwrap_or_default(); // silent-ok: a journal in memory can always be read
+        let orders = self.orders.iter().filter(|asked| asked.outcome.is_none());
+        let orders = orders.map(|asked| asked.order.session);
+        open.into_iter().map(|open| open.session).chain(orders).collect()
+    }
+
+    fn gives(&mut self, session: SessionId, run: usize) -> u64 {
+        let host = self.runs.get(run).map_or(0, |run| run.host);
+        let lease = self.leases.entry(session).or_insert(Lease {
+            host,
+            run: None,
+            epoch: 0,
+        });
+        (lease.host, lease.run, lease.epoch) = (host, Some(run), lease.epoch + 1);
+        lease.epoch
+    }
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        let inner = Inner {
+            now_ms: 0,
+            up: true,
+            line: 1,
+            cut: BTreeSet::new(),
+            runs: Vec::new(),
+            leases: BTreeMap::new(),
+            leader: None,
+            orders: Vec::new(),
+            claims: BTreeMap::new(),
+            answered_ms: BTreeMap::new(),
+            reserved: Vec::new(),
+            secrets: BTreeMap::new(),
+            rung: BTreeSet::new(),
+            taken_over: 0,
+        };
+        Self {
+            journal: Arc::default(),
+            inner: Arc::new(Mutex::new(inner)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pass(&self, ms: u64) {
+        self.lock().now_ms += ms;
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.lock().now_ms
+    }
+
+    /// It stops, or is back.
+    pub(crate) fn goes(&self, up: bool) {
+        self.lock().up = up;
+    }
+
+    /// A standby takes its place. It has all that was acknowledged.
+    pub(crate) fn fails_over(&self) {
+        let mut inner = self.lock();
+        (inner.line, inner.up) = (inner.line + 1, true);
+    }
+
+    pub(crate) fn cut(&self, host: usize, off: bool) {
+        let mut inner = self.lock();
+        if off {
+            inner.cut.insert(host);
+        } else {
+            inner.cut.remove(&host);
+        }
+    }
+
+    pub(crate) fn is_cut(&self, host: usize) -> bool {
+        self.lock().cut.contains(&host)
+    }
+
+    /// A host reaches it.
+    pub(crate) fn is_near(&self, host: usize) -> bool {
+        let inner = self.lock();
+        inner.up && !inner.cut.contains(&host)
+    }
+
+    /// Somebody has rung for the host since it was asked last.
+    pub(crate) fn has_rung(&self, host: usize) -> bool {
+        self.lock().rung.remove(&host)
+    }
+
+    /// Sessions that were taken from lost hosts.
+    pub(crate) fn taken_over(&self) -> usize {
+        self.lock().taken_over
+    }
+
+    /// What is still set aside.
+    pub(crate) fn aside(&self) -> Vec<String> {
+        let inner = self.lock();
+        let aside = inner.reserved.iter();
+        aside
+            .map(|aside| format!("{:?} of `{}` by run {}", aside.amount, aside.purse, aside.run))
+            .collect()
+    }
+
+    /// A new run; the host's last one, if any, is over.
+    pub(crate) fn join(&self, host: usize, before: Option<usize>) -> usize {
+        let mut inner = self.lock();
+        if let Some(before) = before.and_then(|before| inner.runs.get_mut(before)) {
+            before.gone = true;
+        }
+        let (expires_ms, run) = (inner.now_ms + LEASE_MS, inner.runs.len());
+        inner.runs.push(Run {
+            host,
+            expires_ms,
+            gone: false,
+            rang_ms: 0,
+        });
+        run
+    }
+
+    /// Whether the run goes on; then it does so for longer.
+    pub(crate) fn renew(&self, run: usize) -> bool {
+        let mut inner = self.lock();
+        let expires_ms = inner.now_ms + LEASE_MS;
+        let run = inner.runs.get_mut(run).filter(|run| !run.gone);
+        run.map(|run| run.expires_ms = expires_ms).is_some()
+    }
+
+    pub(crate) fn is_gone(&self, run: usize) -> bool {
+        self.lock().is_gone(run)
+    }
+
+    /// The host ends in order. Nobody has its sessions then, but for those that are left to be taken over.
+    pub(crate) fn leave(&self, run: usize, left: &BTreeSet<SessionId>) {
+        let mut inner = self.lock();
+        if let Some(run) = inner.runs.get_mut(run) {
+            run.gone = true;
+        }
+        let own = inner
+            .leases
+            .iter_mut()
+            .filter(|(session, lease)| lease.run == Some(run) && !left.contains(*session));
+        for (_, lease) in own {
+            lease.run = None;
+        }
+        if inner.leader == Some(run) {
+            inner.leader = None;
+        }
+    }
+
+    /// One commit.
+    pub(crate) fn commit(&self, run: usize, batch: &Batch) -> Committed {
+        let mut inner = self.lock();
+        if inner.is_gone(run) {
+            return Committed::Gone;
+        }
+        if let Some(unmet) = self.unmet(&inner, batch) {
+            return Committed::Written(Some(JournalError::Unmet(unmet)), Vec::new());
+        }
+        let taken = match inner.others(run, batch) {
+            Ok(taken) => taken,
+            Err(fenced) => return Committed::Written(Some(fenced), Vec::new()),
+        };
+        let of = batch.entries.first().map(|entry| entry.session);
+        if let Some(terms) = &batch.terms {
+            take(&mut inner, (run, of), terms);
+        }
+        let now_ms = inner.now_ms;
+        let keys = batch.entries.iter().filter_map(|entry| entry.answers);
+        inner.answered_ms.extend(keys.map(|key| (key, now_ms)));
+        let submitted = self.journal.submit(batch.clone());
+        let last = inner.runs.get_mut(run).map(|run| &mut run.rang_ms);
+        if let Some(last) = last
+            && !batch.entries.is_empty()
+            && now_ms.saturating_sub(*last) >= RING_MS
+        {
+            *last = now_ms;
+            inner.ring();
+        }
+        Committed::Written(submitted.err(), taken)
+    }
+
+    /// The first term that does not hold.
+    fn unmet(&self, inner: &Inner, batch: &Batch) -> Option<Unmet> {
+        let terms = batch.terms.as_deref()?;
+        let of = batch.entries.first().map(|entry| entry.session);
+        let claimed = terms.claim.and_then(|key| inner.claims.get(&key));
+        if claimed.is_some_and(|by| Some(*by) != of) {
+            return Some(Unmet::Claimed);
+        }
+        if terms.stops.is_some_and(|known| self.has_stop_behind(known)) {
+            return Some(Unmet::Stopped);
+        }
+        terms.room.iter().enumerate().find_map(|(at, room)| {
+            let spent = now(self.journal.spent_since(room.since_hour)).unwrap_or_default(); // silent-ok: as above
+            let spent = spent.iter().filter(|spent| spent.purse == room.purse);
+            let used = inner.used(room, spent.map(|spent| spent.amount.get(room.unit)).sum());
+            (used.saturating_add(room.wanted) > room.bound).then_some(Unmet::Room { at, used })
+        })
+    }
+
+    fn has_stop_behind(&self, row: u64) -> bool {
+        self.journal.look(|events, _| {
+            let later = events.iter().rev().take_while(|event| event.row > row);
+            later.into_iter().any(|event| event.kind == kind::STOP_ENGAGED)
+        })
+    }
+
+    /// Whether an event of the last commits has this id.
+    pub(crate) fn has(&self, event: Uuid) -> bool {
+        self.journal
+            .look(|_, sealed| sealed.iter().rev().any(|sealed| sealed.event_id == event))
+    }
+
+    pub(crate) fn answer_age_us(&self, key: AnswerKey) -> Option<i64> {
+        let inner = self.lock();
+        let stored = inner.answered_ms.get(&key)?;
+        i64::try_from(inner.now_ms.saturating_sub(*stored) * 1000).ok() // silent-ok: a world does not last so long
+    }
+
+    /// Gives a session up, unless it was taken anew since.
+    pub(crate) fn release(&self, run: usize, session: SessionId, epoch: u64) {
+        let mut inner = self.lock();
+        let lease = inner.leases.get_mut(&session);
+        if let Some(lease) = lease.filter(|lease| lease.run == Some(run) && lease.epoch == epoch) {
+            lease.run = None;
+        }
+    }
+
+    /// Takes a session if nobody who lives has it. `None`: the run is over.
+    pub(crate) fn hold(&self, run: usize, session: SessionId) -> Option<(Holder, u64)> {
+        let mut inner = self.lock();
+        if inner.is_gone(run) {
+            return None;
+        }
+        let foreign = inner
+            .leases
+            .get(&session)
+            .filter(|lease| lease.run.is_some_and(|by| by != run && !inner.is_gone(by)));
+        if let Some(lease) = foreign {
+            return Some((Holder::There(name(lease.host)), 0));
+        }
+        let epoch = inner.gives(session, run);
+        let holder = if epoch > 1 { Holder::Taken } else { Holder::Here };
+        Some((holder, epoch))
+    }
+
+    /// What was taken over, and whether the host leads. `None`: the run is over.
+    pub(crate) fn look(&self, run: usize) -> Option<(bool, Vec<(SessionId, u64)>)> {
+        let mut inner = self.lock();
+        if inner.is_gone(run) {
+            return None;
+        }
+        let now_ms = inner.now_ms;
+        let late = |(at, other): &(usize, &mut Run)| *at != run && other.expires_ms <= now_ms;
+        for (_, other) in inner.runs.iter_mut().enumerate().filter(late) {
+            other.gone = true;
+        }
+        if inner.leader.is_none_or(|leader| inner.is_gone(leader)) {
+            inner.leader = Some(run);
+        }
+        let lost = inner
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.run.is_some_and(|run| inner.is_gone(run)));
+        let mut sessions: Vec<SessionId> = lost.map(|(session, _)| *session).take(AT_ONCE).collect();
+        inner.taken_over += sessions.len();
+        if sessions.is_empty() {
+            let wanted = inner.wanted(&self.journal).into_iter();
+            sessions = wanted
+                .filter(|session| inner.is_free(*session))
+                .take(AT_ONCE)
+                .collect();
+        }
+        let taken = sessions
+            .into_iter()
+            .map(|session| (session, inner.gives(session, run)));
+        let taken = taken.collect();
+        Some((inner.leader == Some(run), taken))
+    }
+
+    pub(crate) fn news(&self, run: usize, look: bool) -> News {
+        let inner = self.lock();
+        let held = |session: SessionId| {
+            inner
+                .leases
+                .get(&session)
+                .is_some_and(|lease| lease.run == Some(run))
+        };
+        let open = inner.orders.iter().filter(|asked| asked.outcome.is_none());
+        let orders = open.map(|asked| asked.order.clone());
+        News {
+            last_row: self
+                .journal
+                .look(|events, _| events.last().map_or(0, |event| event.row)),
+            line: inner.line,
+            orders: orders.filter(|order| held(order.session)).collect(),
+            due: look && self.is_due(&inner, run),
+        }
+    }
+
+    fn is_due(&self, inner: &Inner, run: usize) -> bool {
+        let late = |(at, other): (usize, &Run)| at != run && !other.gone && other.expires_ms <= inner.now_ms;
+        let lost = |lease: &Lease| lease.run.is_some_and(|run| inner.is_gone(run));
+        inner.is_gone(run)
+            || inner.runs.iter().enumerate().any(late)
+            || inner.leases.values().any(lost)
+            || inner.leader.is_none()
+            || inner
+                .wanted(&self.journal)
+                .iter()
+                .any(|session| inner.is_free(*session))
+    }
+
+    /// What lost hosts had set aside for these sessions is settled.
+    pub(crate) fn settled(&self, run: usize, sessions: &[SessionId]) {
+        let of = |aside: &Reserved| aside.session.is_some_and(|session| sessions.contains(&session));
+        self.lock()
+            .reserved
+            .retain(|aside| aside.run == run || !of(aside));
+    }
+
+    pub(crate) fn secret(&self, id: Uuid, fresh: [u8; 32]) -> [u8; 32] {
+        *self.lock().secrets.entry(id).or_insert(fresh)
+    }
+
+    pub(crate) fn order(&self, order: Order) {
+        let mut inner = self.lock();
+        if !inner.orders.iter().any(|asked| asked.order.id == order.id) {
+            inner.orders.push(Asked { order, outcome: None });
+        }
+        inner.ring();
+    }
+
+    /// Told once.
+    pub(crate) fn outcome(&self, id: Uuid) -> Option<Vec<u8>> {
+        let mut inner = self.lock();
+        let at = inner
+            .orders
+            .iter()
+            .position(|asked| asked.order.id == id && asked.outcome.is_some())?;
+        inner.orders.remove(at).outcome
+    }
+
+    pub(crate) fn obeyed(&self, id: Uuid, outcome: Vec<u8>) {
+        let mut inner = self.lock();
+        if let Some(asked) = inner.orders.iter_mut().find(|asked| asked.order.id == id) {
+            asked.outcome = Some(outcome);
+        }
+    }
+}
+
+/// What the terms take.
+fn take(inner: &mut Inner, (run, of): (usize, Option<SessionId>), terms: &Terms) {
+    if let (Some(key), Some(of)) = (terms.claim, of) {
+        inner.claims.insert(key, of);
+    }
+    if let Some(aside) = &terms.aside
+        && !inner.reserved.iter().any(|known| known.id == aside.id)
+    {
+        let purses = aside.purses.iter().map(|purse| Reserved {
+            id: aside.id,
+            purse: Arc::clone(purse),
+            run,
+            session: of,
+            amount: aside.amount,
+        });
+        inner.reserved.extend(purses);
+    }
+    if let Some(settles) = terms.settles {
+        inner.reserved.retain(|aside| aside.id != settles);
+    }
+}

@@ -1,0 +1,255 @@
+//! Who uses the agent, at whichever host they find: clients that ask again elsewhere, people who answer, an operator, and who gives runs
+//! to its swarm.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_kernel::stop::Level;
+use clawk_kernel::{Answer, Person};
+use clawk_proto::RequestId;
+
+use super::host::{Host, Served};
+use super::server::{LEASE_MS, Server};
+use crate::desk::{self, kept, tool_call};
+use crate::host::DANGER;
+use crate::judge::Invariant;
+use crate::rng::Rng;
+use crate::world::{delegation, id};
+
+/// What is known outside of all hosts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) told: desk::Facts,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When a stop was confirmed that nobody has begun to lift.
+    stopped_ms: Option<u64>,
+    /// The operator waits for an answer of this host.
+    operating: Option<usize>,
+    /// Runs that were acknowledged.
+    given: BTreeSet<usize>,
+    /// Under way, by host.
+    open: Vec<(usize, String)>,
+}
+
+/// A person says yes to every second question only.
+fn may_be_approved(request: &str) -> bool {
+    request.bytes().last().is_some_and(|last| last % 2 == 1)
+}
+
+impl Facts {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An effect begins.
+    pub(super) fn begins(&self, server: &Server, request: &RequestId, tool: &str) {
+        let what = format!("{tool} of {request}");
+        // Hosts follow each other; none begins anything when it has heard nothing for two thirds of its lease.
+        let stopped = self.lock().stopped_ms;
+        if stopped.is_some_and(|since| server.now_ms() > since + LEASE_MS) {
+            self.told.broken(Invariant::StopHolds, what.clone());
+        }
+        if tool == DANGER && !may_be_approved(request.as_str()) {
+            self.told.broken(Invariant::AskedFirst, what);
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Users {
+    calls: usize,
+    messages: usize,
+    pub(super) tasks: Vec<(RequestId, String)>,
+    pub(super) facts: Facts,
+}
+
+fn call_id(n: usize) -> RequestId {
+    id(300, n)
+}
+
+fn message_id(n: usize) -> RequestId {
+    id(400, n)
+}
+
+impl Users {
+    pub(super) fn new(calls: usize, messages: usize, tasks: Vec<(RequestId, String)>) -> Self {
+        Self {
+            calls,
+            messages,
+            tasks,
+            facts: Facts::default(),
+        }
+    }
+
+    /// The host's process is gone: whoever waited there is told nothing.
+    pub(super) fn gone(&self, host: usize) {
+        let mut known = self.facts.lock();
+        known.open.retain(|(at, _)| *at != host);
+        if known.operating == Some(host) {
+            known.operating = None;
+        }
+    }
+
+    /// Something that was asked for, and not told since the faults ended.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let told = &self.facts.told;
+        let call = (0..self.calls).map(call_id).find(|call| !told.is_settled(call));
+        let message = || {
+            (0..self.messages)
+                .map(message_id)
+                .find(|message| !told.is_told(message))
+        };
+        if let Some(request) = call.or_else(message) {
+            return Some(format!("nobody is told the end of {request}"));
+        }
+        let given = self.facts.lock().given.clone();
+        let run = (0..self.tasks.len()).find(|n| !given.contains(n))?;
+        let open = self.facts.lock().open.clone();
+        Some(format!("run {run} is not acknowledged; under way: {open:?}"))
+    }
+
+    /// They do something at this host, maybe.
+    pub(super) fn act(&self, (at, host): (usize, &Host), rng: &mut Rng, quiet: bool) {
+        let Some(served) = host.served() else { return };
+        if self.calls > 0 && rng.one_in(3) {
+            self.call((at, host), &served, rng.below(self.calls), quiet);
+        }
+        if self.messages > 0 && rng.one_in(4) {
+            self.talk((at, host), &served, rng.below(self.messages), quiet);
+        }
+        if !self.tasks.is_empty() && rng.one_in(4) {
+            self.give((at, host), &served, rng.below(self.tasks.len()), quiet);
+        }
+        if quiet || rng.one_in(3) {
+            self.person((at, host), &served, rng);
+        }
+        if quiet || rng.one_in(80) {
+            self.operate((at, host), &served, quiet);
+        }
+    }
+
+    fn is_wanted(&self, request: &RequestId, quiet: bool) -> bool {
+        let known = self.facts.lock();
+        let times = known
+            .open
+            .iter()
+            .filter(|(_, open)| open == request.as_str())
+            .count();
+        // The same request at two hosts at once, sometimes.
+        let most = if quiet { 1 } else { 2 };
+        times < most && !(quiet && self.facts.told.is_told(request))
+    }
+
+    /// Lets it run there; it is open until it ends.
+    fn under_way(
+        &self,
+        (at, host): (usize, &Host),
+        request: &RequestId,
+        what: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (facts, key) = (self.facts.clone(), request.as_str().to_owned());
+        facts.lock().open.push((at, key.clone()));
+        host.spawn(async move {
+            what.await;
+            let mut known = facts.lock();
+            let open = known
+                .open
+                .iter()
+                .position(|(host, open)| *host == at && *open == key);
+            open.map(|open| known.open.swap_remove(open));
+        });
+    }
+
+    fn call(&self, host: (usize, &Host), served: &Served, n: usize, quiet: bool) {
+        let request = call_id(n);
+        if !self.is_wanted(&request, quiet) {
+            return;
+        }
+        let call = served.kernel.call(served.desk, tool_call(&request, "client", n));
+        let (told, asked) = (self.facts.told.clone(), request.clone());
+        self.under_way(host, &request, async move {
+            if let Some(said) = kept(&call.await) {
+                told.tell(&asked, said, quiet);
+            }
+        });
+    }
+
+    fn talk(&self, host: (usize, &Host), served: &Served, n: usize, quiet: bool) {
+        let request = message_id(n);
+        if !self.is_wanted(&request, quiet) {
+            return;
+        }
+        let talk = desk::talk(
+            served.kernel.clone(),
+            &self.facts.told,
+            (&request, "client", n),
+            quiet,
+        );
+        self.under_way(host, &request, talk);
+    }
+
+    /// Who gives a run asks until it is acknowledged, and sometimes again.
+    fn give(&self, host: (usize, &Host), served: &Served, n: usize, quiet: bool) {
+        let Some((task, text)) = self.tasks.get(n) else {
+            return;
+        };
+        let request = id(2, n);
+        if (quiet && self.facts.lock().given.contains(&n)) || !self.is_wanted(&request, quiet) {
+            return;
+        }
+        let params = delegation(task, &request, text);
+        let (facts, kernel, session) = (self.facts.clone(), served.kernel.clone(), served.session);
+        self.under_way(host, &request, async move {
+            if kernel.delegate(session, params).await.is_ok() {
+                facts.lock().given.insert(n);
+            }
+        });
+    }
+
+    /// A person answers a question that they see at this host, wherever it is asked.
+    fn person(&self, (_, host): (usize, &Host), served: &Served, rng: &mut Rng) {
+        let pending = served.kernel.pending();
+        let Some(question) = pending.get(rng.below(pending.len())) else {
+            return;
+        };
+        let request = question.request_id.clone();
+        let yes = may_be_approved(request.as_str()) && !rng.one_in(4);
+        let (kernel, facts) = (served.kernel.clone(), self.facts.clone());
+        host.spawn(async move {
+            let answer = if yes { Answer::Approve } else { Answer::Deny };
+            if kernel.answer(&request, answer, None, "ann").await {
+                facts.told.lock().answers += 1;
+            }
+        });
+    }
+
+    /// The operator stops the agent, or lets it go on, and waits for the answer.
+    fn operate(&self, (at, host): (usize, &Host), served: &Served, quiet: bool) {
+        if self.facts.lock().operating.is_some() {
+            return;
+        }
+        let (by, stopped) = (Person::admin("control", "ann"), !served.kernel.stops().is_empty());
+        if !stopped && quiet {
+            return;
+        }
+        let (kernel, facts, server) = (served.kernel.clone(), self.facts.clone(), host.server().clone());
+        facts.lock().operating = Some(at);
+        if stopped {
+            facts.lock().stopped_ms = None;
+        }
+        host.spawn(async move {
+            if stopped {
+                let _lifted = kernel.lift(None, &by).await; // silent-ok: who sees it stopped lifts it again
+            } else if kernel.stop(None, Level::NoTools, &by, None).await.is_ok() {
+                facts.lock().stopped_ms = Some(server.now_ms());
+                facts.told.lock().stops += 1;
+            }
+            facts.lock().operating = None;
+        });
+    }
+}
