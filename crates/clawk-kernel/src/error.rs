@@ -201,6 +201,11 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The agent ended before the call began. This is not the answer to its request: the same request, sent again, runs.
+    pub(crate) const fn is_no_answer(&self) -> bool {
+        matches!(self, Self::NotReady { .. })
+    }
+
     /// Whether the call may have done its work, or a part of it.
     pub(crate) const fn may_have_run(&self) -> bool {
         match self {

@@ -34,12 +34,12 @@ use crate::event::{
 use crate::notice::{Answer, Notice, Question};
 use crate::place::Apart;
 use crate::ports::{
-    Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Sources, Spent, Terms, Unmet,
+    AnswerKey, Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Sources, Spent, Terms, Unmet,
 };
 use crate::purse::{Allotment, Purse, Warning, hour_of, warned};
 use crate::taint;
 use crate::witness::Grant;
-use words::error_code;
+use words::{error_code, failure_code};
 
 /// Bytes of a result shown to a surface.
 const SUMMARY_BYTES: usize = 400;
@@ -80,6 +80,8 @@ pub(super) struct Record<'a> {
     written: bool,
     /// Set aside over all hosts.
     aside: Option<Uuid>,
+    /// The request that another host may begin from the next commit on.
+    disclaims: Option<AnswerKey>,
     /// What the call reached.
     pub(super) connections: Connections,
     /// The untrusted files that it could read.
@@ -159,6 +161,7 @@ impl<'a> Record<'a> {
             screened: None,
             written: false,
             aside: None,
+            disclaims: None,
             connections: Connections::default(),
             sources: Sources::default(),
             apart: Arc::default(),
@@ -443,6 +446,7 @@ impl<'a> Record<'a> {
         let settles = self.aside.filter(|_| self.place.is_none());
         let terms = Terms {
             settles,
+            disclaim: self.disclaims.take(),
             ..Terms::default()
         };
         self.calls
@@ -569,7 +573,7 @@ impl<'a> Record<'a> {
             (self.request_hash, self.caller.turn, self.request.tool.as_str());
         let scribe = &self.calls.scribe;
         let draft = if self.started {
-            let (error_code, error_message) = (error_code(error), reason.as_str());
+            let (error_code, error_message) = (failure_code(error), reason.as_str());
             if self.side_effects && effect::is_unknown(error_code) {
                 self.effects.push(EffectChange::Unknown(OpenEffect {
                     request_id: self.request.request_id.clone(),
@@ -613,8 +617,10 @@ impl<'a> Record<'a> {
             scribe.entry(&self.thread, kind::ACTION_DENIED, &payload)
         };
         let key = key(Keyed::Call, &self.request.request_id);
+        // Who waits for the answer on another host reads here that there is none.
         self.waiting
             .push(draft.content(result_hash, bytes).answers(Some(key)));
+        self.disclaims = error.is_no_answer().then_some(key);
         if !self.started {
             self.waiting.extend(self.violated.take());
         }

@@ -18,6 +18,8 @@ use crate::purse::{Amount, Unit};
 pub struct Terms {
     /// This request begins here: no other session has begun it.
     pub claim: Option<AnswerKey>,
+    /// This request ended here before it ran: any session may begin it.
+    pub disclaim: Option<AnswerKey>,
     /// One more call has a place in the present minute, which holds so many.
     pub per_minute: Option<u64>,
     /// One more request to this provider has a place in the present minute.

@@ -94,6 +94,14 @@ impl MemJournal {
         self.lock().waiting.get_or_insert_default();
     }
 
+    /// Whether an event of this type waits for [`Self::commit`].
+    #[must_use]
+    pub fn waits_with(&self, kind: &str) -> bool {
+        let inner = self.lock();
+        let mut waiting = inner.waiting.iter().flatten();
+        waiting.any(|(batch, _)| batch.entries.iter().any(|entry| entry.kind == kind))
+    }
+
     /// Makes the oldest batches durable, at most so many, and tells who waits for them.
     pub fn commit(&self, most: usize) {
         for _ in 0..most {

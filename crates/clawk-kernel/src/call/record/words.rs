@@ -52,6 +52,14 @@ pub(in crate::call) fn error_code(error: &CallError) -> &'static str {
     }
 }
 
+/// The same of a call that was decided on.
+pub(in crate::call) fn failure_code(error: &CallError) -> &'static str {
+    match error {
+        CallError::Cancelled { .. } => "not_begun",
+        other => error_code(other),
+    }
+}
+
 /// The word for what silence means.
 pub(in crate::call) const fn default_word(default: TimeoutDefault) -> &'static str {
     match default {
