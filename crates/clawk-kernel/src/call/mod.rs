@@ -651,8 +651,13 @@ async fn run(
             && match &outcome {
                 Ok(ran) => ran.is_error,
                 Err(RunError::Unavailable(_) | RunError::Unknown(_) | RunError::Timeout { .. }) => true,
-                Err(RunError::Sandbox(_) | RunError::Cancelled | RunError::Changed(_)) => false,
+                Err(
+                    RunError::Sandbox(_) | RunError::Cancelled | RunError::Changed(_) | RunError::NotBegun(_),
+                ) => false,
             };
+        if let (Err(RunError::NotBegun(_)), Some(before)) = (&outcome, ended.take()) {
+            return before;
+        }
         let outcome = outcome
             .map(|ran| described.fitting(ran))
             .map_err(|error| failed(&tool.name, error));
@@ -693,6 +698,7 @@ fn failed(tool: &str, error: RunError) -> CallError {
         RunError::Timeout { timeout_ms, .. } => CallError::Timeout { tool, timeout_ms },
         RunError::Unavailable(reason) => CallError::Unavailable { tool, reason },
         RunError::Unknown(reason) => CallError::Unknown { tool, reason },
+        RunError::NotBegun(reason) => CallError::NotBegun { tool, reason },
         RunError::Changed(changed) => CallError::ApprovalVoid { tool, changed },
         RunError::Cancelled => CallError::Unknown {
             tool,

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{agent, allow_all, id, params, rig, rpc};
 use crate::dedup::{self, Claim, Dedup, Keyed};
 use crate::error::CallError;
+use crate::ports::RunError;
 use crate::testing::{Behaviour, Rig};
 use crate::{Kernel, kind};
 
@@ -106,6 +107,23 @@ async fn answers_survive_a_restart() {
         Err(CallError::RequestIdReused { .. })
     ));
     assert_eq!(rig.runner.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_the_host_might_not_begin_runs_when_it_is_sent_again() {
+    let rig = rig(agent(allow_all()));
+    let away = RunError::NotBegun("the state is away".to_owned());
+    rig.runner.set("write", Behaviour::Error(away));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let call = || kernel.call(session, params("write", json!({"n": 1}), 1));
+    let refused = call().await.unwrap_err();
+    assert!(matches!(refused, CallError::NotBegun { .. }), "{refused}");
+    assert_eq!(kernel.open_effects().await.unwrap(), [], "nothing is unknown");
+    rig.runner.set("write", Behaviour::Echo);
+    let ran = call().await.unwrap();
+    assert_eq!(call().await.unwrap(), ran);
+    assert_eq!(rig.runner.runs().len(), 2, "once refused, once run");
 }
 
 /// Waits on a slow disk.

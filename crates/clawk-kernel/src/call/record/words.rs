@@ -47,6 +47,7 @@ pub(in crate::call) fn error_code(error: &CallError) -> &'static str {
         CallError::Unavailable { .. } => "unavailable",
         CallError::Unknown { .. } => "unknown",
         CallError::Cancelled { .. } => "cancelled",
+        CallError::NotBegun { .. } => "not_begun",
         CallError::NotReady { .. } => "not_ready",
         CallError::Journal(_) => "journal",
     }
