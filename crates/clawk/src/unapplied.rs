@@ -66,13 +66,13 @@ fn retries(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// Features of channels that their type does not have.
+/// What channels are asked for that their type does not have.
 fn features(manifest: &Manifest) -> Vec<Diagnostic> {
     let all = manifest.channels.iter().enumerate().flat_map(|(at, channel)| {
         clawk_channels::unserved(channel, &manifest.providers)
             .into_iter()
             .map(move |(field, why)| {
-                let pointer = format!("/spec/channels/{at}/features/{field}");
+                let pointer = format!("/spec/channels/{at}/{field}");
                 Diagnostic::warning("unserved-feature", pointer, why)
             })
     });

@@ -157,10 +157,10 @@ fn settling(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
     let lifecycle = store.get("lifecycle");
     if let Some(lifecycle) = &lifecycle
         && let Some(word @ ("continuous" | "event-driven")) = lifecycle.text_at("acquisition")
-        && by_key
+        && (by_key || (kind, word) == ("semantic", "event-driven"))
     {
         let message = format!(
-            "`acquisition: {word}` has no effect on a store of type {}: it takes up no turns",
+            "`acquisition: {word}` has no effect on a store of type {}: it takes up nothing by itself",
             quoted(kind)
         );
         checker.findings.push(lifecycle.idle("acquisition", message));

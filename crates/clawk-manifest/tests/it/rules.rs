@@ -498,6 +498,10 @@ fn memory_that_never_does_what_it_says() {
             "lifecycle/acquisition",
         ),
         (
+            "type: semantic, lifecycle: {acquisition: event-driven}",
+            "lifecycle/acquisition",
+        ),
+        (
             "type: conversation, lifecycle: {consolidation: adaptive}",
             "lifecycle/consolidation",
         ),
