@@ -34,7 +34,7 @@ usage: cargo xtask COMMAND
   sim     play the deterministic simulation, each seed twice: [--seeds N | --hours H] [--from N]
   soak    run long loads and faults that CI leaves out or runs in a small form:
           [channels [WORD…] | doors | memory [--turns N] | hosts [--minutes N] [--conversations N]
-           | swarm [--tasks N] [--workers N] (network namespaces: needs root)]
+           | swarm [--backend NAME] [--tasks N] [--workers N] (network namespaces: needs root)]
   bench   measure the shipped program on this machine: [--quick] [--format json] [--only WORDS]
           [--most ENTRIES] [--profile NAME] [--program PATH] [--wasm]
 ";
@@ -42,6 +42,10 @@ usage: cargo xtask COMMAND
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let command = args.first().map(String::as_str).unwrap_or_default();
+    if args.iter().any(|word| word == "--help" || word == "-h") {
+        say(HELP);
+        return ExitCode::SUCCESS;
+    }
     let done = match (command, args.len()) {
         ("tidy", 1) => tidy::check(&run::root()),
         ("docs", 1) => docs::run(&run::root()),
@@ -53,7 +57,7 @@ fn main() -> ExitCode {
         ("sim", _) => sim::run(args.get(1..).unwrap_or_default()),
         ("soak", _) => soak::run(args.get(1..).unwrap_or_default()),
         ("parts", 1) => parts::install().map(|dir| say(&dir.display().to_string())),
-        ("help" | "--help" | "-h", 1) => {
+        ("help", 1) => {
             say(HELP);
             return ExitCode::SUCCESS;
         }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, bail};
 
 use crate::run;
-use crate::soak::number;
+use crate::soak::{number, only};
 
 /// Seeds between two runs that begin a second apart: `--hours` never plays what another such run has played.
 const APART: u64 = 10_000;
@@ -15,6 +15,7 @@ const APART: u64 = 10_000;
 /// # Errors
 /// A seed broke something, or was not the same twice: the message names it.
 pub(crate) fn run(args: &[String]) -> Result<()> {
+    only(args, &["--seeds", "--hours", "--from"])?;
     let hours = hours(args)?;
     let mut command = run::command("cargo");
     command.args(["run", "--release", "--package", "clawk-sim", "--locked", "--"]);

@@ -5,6 +5,8 @@ mod doors;
 mod hosts;
 mod memory;
 mod swarm;
+#[cfg(test)]
+mod tests;
 
 use anyhow::{Result, bail};
 
@@ -30,6 +32,19 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             "usage: cargo xtask soak [channels [WORD…] | doors | memory [--turns N] | hosts [--minutes N] [--conversations N] | swarm [--backend NAME] [--tasks N] [--workers N]]"
         ),
     }
+}
+
+/// Nothing but these words, each with its value: a word that is misspelt would start hours of something else.
+///
+/// # Errors
+/// There is another word.
+pub(crate) fn only(args: &[String], words: &[&str]) -> Result<()> {
+    for (at, arg) in args.iter().enumerate() {
+        if at % 2 == 0 && !words.contains(&arg.as_str()) {
+            bail!("`{arg}` is not known here; known are: {}", words.join(", "));
+        }
+    }
+    Ok(())
 }
 
 /// The number after a word; else the usual one.

@@ -1,4 +1,4 @@
-//! What of `features` a type can do. One table for `clawk validate`, the start and the inlet.
+//! What of `features` and `processing` a type can do. One table for `clawk validate`, the start and the inlet.
 
 use clawk_manifest::model::{Channel, ChannelType, Modality, Provider};
 
@@ -59,7 +59,27 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
     vec![fault]
 }
 
-/// What the manifest asks of a channel and its type can't do: the field, and why.
+/// Whether it shows that somebody writes. The adapters' own `typing` says the same.
+pub(crate) const fn types(kind: ChannelType) -> bool {
+    matches!(
+        kind,
+        ChannelType::Telegram
+            | ChannelType::Discord
+            | ChannelType::Matrix
+            | ChannelType::Line
+            | ChannelType::Wechat
+            | ChannelType::Web
+            | ChannelType::Voice
+            | ChannelType::Custom
+    )
+}
+
+/// Whether it shows that a message was read. The adapters' own `receipts` says the same.
+pub(crate) const fn receipts(kind: ChannelType) -> bool {
+    matches!(kind, ChannelType::Matrix | ChannelType::Whatsapp)
+}
+
+/// What the manifest asks of a channel and its type can't do: the field, as a path below the channel, and why.
 #[must_use]
 pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str, String)> {
     let (kind, features) = (channel.kind.as_str(), &channel.features);
@@ -71,7 +91,7 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
             "clawk can put no reaction on a message there"
         };
         found.push((
-            "reactions",
+            "features/reactions",
             format!("`features.reactions` does nothing for type `{kind}`: {why}"),
         ));
     }
@@ -84,7 +104,7 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
             _ => "the platform has no threads that begin at a message",
         };
         found.push((
-            "threads",
+            "features/threads",
             format!("`features.threads` does nothing for type `{kind}`: {why}"),
         ));
     }
@@ -97,7 +117,20 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
             ),
             (false, _) => Some(format!("for type `{kind}` a recording comes in as a file")),
         };
-        found.extend(why.map(|why| ("voice", format!("`features.voice` does nothing: {why}"))));
+        found.extend(why.map(|why| ("features/voice", format!("`features.voice` does nothing: {why}"))));
+    }
+    let processing = &channel.processing;
+    if processing.typing_indicator && !types(channel.kind) {
+        let said = format!(
+            "`processing.typing_indicator` does nothing for type `{kind}`: clawk can't show there that it writes"
+        );
+        found.push(("processing/typing_indicator", said));
+    }
+    if processing.read_receipts && !receipts(channel.kind) {
+        let said = format!(
+            "`processing.read_receipts` does nothing for type `{kind}`: clawk can't show there that a message was read"
+        );
+        found.push(("processing/read_receipts", said));
     }
     found
 }
@@ -115,7 +148,8 @@ mod tests {
         let told = |kind: &str, transport: &str, capabilities: serde_json::Value| {
             let manifest = manifest(json!({
                 "channels": [{"name": "chat", "type": kind, "transport": transport, "auth": {"secret_ref": "T"},
-                    "features": {"reactions": true, "threads": true, "voice": true}}],
+                    "features": {"reactions": true, "threads": true, "voice": true},
+                    "processing": {"typing_indicator": true, "read_receipts": true}}],
                 "providers": [{"name": "model", "protocol": "custom", "endpoint": "script:none", "model": "m",
                     "auth": {"type": "none"}, "capabilities": capabilities}]}));
             let found = unserved(&manifest.channels[0], &manifest.providers);
@@ -125,15 +159,20 @@ mod tests {
             told("matrix", "polling", json!(["text", "audio"])),
             Vec::<&str>::new()
         );
-        assert_eq!(told("matrix", "polling", json!(["text"])), ["voice"]);
-        assert_eq!(told("telegram", "polling", json!(["audio"])), ["threads"]);
+        assert_eq!(told("matrix", "polling", json!(["text"])), ["features/voice"]);
+        assert_eq!(
+            told("telegram", "polling", json!(["audio"])),
+            ["features/threads", "processing/read_receipts"]
+        );
+        let all = ["features/reactions", "features/threads", "features/voice"];
+        let both = ["processing/typing_indicator", "processing/read_receipts"];
         assert_eq!(
             told("webhook", "webhook", json!(["audio"])),
-            ["reactions", "threads", "voice"]
+            [&all[..], &both].concat()
         );
         assert_eq!(
             told("voice", "websocket", json!(["audio"])),
-            ["reactions", "threads"]
+            [&all[..2], &both[1..]].concat()
         );
     }
 

@@ -96,6 +96,15 @@ pub(crate) enum Claim<'a> {
     Reused,
 }
 
+/// What became of a request on another host.
+#[derive(Debug)]
+pub(crate) enum Elsewhere {
+    /// It was answered.
+    Answered(Claim<'static>),
+    /// The other agent ended before it ran. The event that says so has this row.
+    NotRun { row: u64 },
+}
+
 /// A running claim; dropping it without settling lets the next one try.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
@@ -234,6 +243,7 @@ impl Dedup {
                     if let Some(answer) = journal.answer_to(key).await?
                         && self.still_answers(key, &answer)
                         && let Some(answered) = Answered::read(&answer.event)
+                        && !answered.is_no_answer()
                     {
                         return Ok(Arc::new(answered).against(digest));
                     }
@@ -244,17 +254,23 @@ impl Dedup {
         }
     }
 
-    /// What the journal says of a request that another host has begun; `None`: it has no answer yet.
+    /// What the journal says of a request that another host has begun; `None`: nothing yet.
     pub(crate) async fn recorded(
         &self,
         key: AnswerKey,
         digest: Digest,
         journal: &dyn Journal,
-    ) -> Result<Option<Claim<'static>>, JournalError> {
+    ) -> Result<Option<Elsewhere>, JournalError> {
         let answer = journal.answer_to(key).await?;
-        let answer = answer.filter(|answer| self.is_kept(answer));
-        let answered = answer.and_then(|answer| Answered::read(&answer.event));
-        Ok(answered.map(|answered| answered.against(digest)))
+        let Some(StoredAnswer { event, .. }) = answer.filter(|answer| self.is_kept(answer)) else {
+            return Ok(None);
+        };
+        Ok(
+            Answered::read(&event).map(|answered| match answered.is_no_answer() {
+                true => Elsewhere::NotRun { row: event.row },
+                false => Elsewhere::Answered(answered.against(digest)),
+            }),
+        )
     }
 
     fn look(&self, key: AnswerKey, digest: Digest, now: Timestamp, warm: bool, journal_asked: bool) -> Found {
@@ -276,6 +292,11 @@ impl Dedup {
 }
 
 impl Answered {
+    /// The agent ended before the request ran.
+    fn is_no_answer(&self) -> bool {
+        matches!(&self.answer, Stored::Call(Err(error)) if error.is_no_answer())
+    }
+
     fn against<'a>(&self, digest: Digest) -> Claim<'a> {
         if self.digest == digest {
             Claim::Answered(self.answer.clone())

@@ -75,7 +75,7 @@ struct Fields {
 
 /// What a failure's word in the trace means for an effect: did it surely not happen?
 pub(crate) fn is_unknown(error_code: &str) -> bool {
-    // A run that was cut short may have done its work before.
+    // A run that was cut short may have done its work before. `cancelled`: earlier versions said so of retries, too.
     matches!(error_code, "unknown" | "timeout" | "cancelled")
 }
 

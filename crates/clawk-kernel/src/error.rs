@@ -189,6 +189,14 @@ pub enum CallError {
         /// The tool.
         tool: String,
     },
+    /// The host might begin nothing: its place beside the others, or the server of its state, was gone for a moment.
+    #[error("`{tool}` did not run: {reason}; send the same request again")]
+    NotBegun {
+        /// The tool.
+        tool: String,
+        /// Why.
+        reason: String,
+    },
     /// The agent does not take work in this state.
     #[error("the agent is {}", state.name())]
     NotReady {
@@ -201,6 +209,12 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The agent ended, or might not begin, before the call did. This is not the answer to its request: the same request, sent again,
+    /// runs.
+    pub(crate) const fn is_no_answer(&self) -> bool {
+        matches!(self, Self::NotReady { .. } | Self::NotBegun { .. })
+    }
+
     /// Whether the call may have done its work, or a part of it.
     pub(crate) const fn may_have_run(&self) -> bool {
         match self {
@@ -219,6 +233,7 @@ impl CallError {
             | Self::ApprovalPending { .. }
             | Self::Unavailable { .. }
             | Self::Cancelled { .. }
+            | Self::NotBegun { .. }
             | Self::NotReady { .. }
             | Self::Journal(_) => false,
         }

@@ -403,8 +403,16 @@ impl Scribe {
         })
     }
 
-    /// Queues entries with what becomes of the outbox, in one commit.
-    /// The same, if these conditions hold over all hosts. Where there is one host, they do: it has looked already.
+    /// Queues entries with what was assumed to be spent and was not, in one commit.
+    pub(crate) fn take_back(&self, entries: Vec<Draft>, unspent: Vec<Spent>) -> Result<Ticket, JournalError> {
+        self.journal.submit(Batch {
+            entries: entries.into_iter().map(|draft| draft.0).collect(),
+            unspent,
+            ..Batch::default()
+        })
+    }
+
+    /// The same as [`Self::account`], if these conditions hold over all hosts. Where there is one host, they do: it has looked already.
     pub(crate) fn account_if(
         &self,
         entries: Vec<Draft>,
@@ -421,6 +429,7 @@ impl Scribe {
         })
     }
 
+    /// Queues entries with what becomes of the outbox, in one commit.
     pub(crate) fn owe(&self, entries: Vec<Draft>, outbox: Vec<OutboxChange>) -> Result<Ticket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),

@@ -399,6 +399,12 @@ impl Kernel {
         self.agent.life.tracker.len()
     }
 
+    /// What runs is cancelled: a shutdown has come so far.
+    #[cfg(test)]
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.agent.life.stop.is_cancelled()
+    }
+
     /// The questions that wait for a person, the one that expires first at the front.
     #[must_use]
     pub fn pending(&self) -> Vec<Question> {

@@ -478,6 +478,10 @@ pub(crate) async fn accept_as(
         Err(error @ KernelError::Full(_)) if matches!(origin.door, Door::Channel { .. }) => {
             return Err(error);
         }
+        // Its judge was cut off with the agent: nothing is known of it, and it may be sent again.
+        Err(_) if sessions.life.stop.is_cancelled() => {
+            return Err(KernelError::NotReady(sessions.life.state()));
+        }
         Err(error) => {
             let reason = match &error {
                 KernelError::Refused(reason) | KernelError::Full(reason) => reason.clone(),

@@ -41,6 +41,8 @@ pub(crate) struct Tips {
     changed: Vec<SessionId>,
     /// What this group spent: one row per hour and purse, however many calls there were.
     spent: BTreeMap<(i64, Arc<str>), Amount>,
+    /// What was assumed to be spent and was not, by the same.
+    unspent: BTreeMap<(i64, Arc<str>), Amount>,
     scratch: Scratch,
     time: String,
 }
@@ -109,6 +111,13 @@ impl Tips {
                 .or_default();
             *sum = sum.plus(spent.amount);
         }
+        for unspent in &batch.unspent {
+            let sum = self
+                .unspent
+                .entry((unspent.hour, Arc::clone(&unspent.purse)))
+                .or_default();
+            *sum = sum.plus(unspent.amount);
+        }
         for change in &batch.effects {
             apply_effect(connection, change)?;
         }
@@ -172,6 +181,9 @@ impl Tips {
         for ((hour, purse), amount) in std::mem::take(&mut self.spent) {
             add_spent(connection, hour, &purse, &amount)?;
         }
+        for ((hour, purse), amount) in std::mem::take(&mut self.unspent) {
+            take_back(connection, hour, &purse, &amount)?;
+        }
         let mut update = connection.prepare_cached(
             "UPDATE sessions SET events = ?2, head = ?3, started = ?4, last = ?5 WHERE id = ?1",
         )?;
@@ -203,6 +215,7 @@ impl Tips {
         self.tips.clear();
         self.changed.clear();
         self.spent.clear();
+        self.unspent.clear();
     }
 }
 
@@ -287,6 +300,21 @@ fn add_spent(connection: &Connection, hour: i64, purse: &str, amount: &Amount) -
     let sql = "INSERT INTO spent (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
         ON CONFLICT (hour, purse) DO UPDATE SET tokens = tokens + excluded.tokens, cost_microusd = cost_microusd + excluded.cost_microusd, \
         busy_ms = busy_ms + excluded.busy_ms, calls = calls + excluded.calls, bytes_out = bytes_out + excluded.bytes_out";
+    connection.prepare_cached(sql)?.execute(params![
+        hour,
+        purse,
+        integer(amount.tokens),
+        integer(amount.cost_microusd),
+        integer(amount.busy_ms),
+        integer(amount.calls),
+        integer(amount.bytes_out),
+    ])?;
+    Ok(())
+}
+
+fn take_back(connection: &Connection, hour: i64, purse: &str, amount: &Amount) -> rusqlite::Result<()> {
+    let sql = "UPDATE spent SET tokens = max(tokens - ?3, 0), cost_microusd = max(cost_microusd - ?4, 0), busy_ms = max(busy_ms - ?5, 0), \
+        calls = max(calls - ?6, 0), bytes_out = max(bytes_out - ?7, 0) WHERE hour = ?1 AND purse = ?2";
     connection.prepare_cached(sql)?.execute(params![
         hour,
         purse,

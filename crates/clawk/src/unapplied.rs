@@ -38,16 +38,41 @@ pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     found.extend(members(manifest, &settings.peers));
     found.extend(unheard(manifest, settings));
     found.extend(features(manifest));
+    found.extend(retries(manifest, settings));
     found
 }
 
-/// Features of channels that their type does not have.
+/// Tools with `retry` that nothing says may be run again. What an Atlas's action or a trusted server says is not known before the start.
+fn retries(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
+    const HINT: &str = "idempotentHint";
+    let configured = |name: &str| settings.tools.tools.get(name);
+    let idle = manifest.tools.iter().enumerate().filter(|(_, tool)| {
+        let own = || clawk_tools::builtin::describe(&tool.name).filter(|_| configured(&tool.name).is_none());
+        tool.retry.is_some()
+            && tool.mcp_source.is_none()
+            && !tool.annotations.contains_key(HINT)
+            && !configured(&tool.name).is_some_and(|config| config.trust_annotations)
+            && !own().is_some_and(|own| own.trusted_annotations.get(HINT) == Some(&true.into()))
+    });
+    idle.filter(|_| settings.atlases.paths.is_empty())
+        .map(|(at, tool)| {
+            let said = format!(
+                "`retry` has no effect: nothing says that `{}` may be run again",
+                tool.name
+            );
+            Diagnostic::warning("no-effect", format!("/spec/tools/{at}/retry"), said)
+                .help("write `annotations: {idempotentHint: true}` if a second run does no harm")
+        })
+        .collect()
+}
+
+/// What channels are asked for that their type does not have.
 fn features(manifest: &Manifest) -> Vec<Diagnostic> {
     let all = manifest.channels.iter().enumerate().flat_map(|(at, channel)| {
         clawk_channels::unserved(channel, &manifest.providers)
             .into_iter()
             .map(move |(field, why)| {
-                let pointer = format!("/spec/channels/{at}/features/{field}");
+                let pointer = format!("/spec/channels/{at}/{field}");
                 Diagnostic::warning("unserved-feature", pointer, why)
             })
     });

@@ -3,16 +3,17 @@
 
 use anyhow::Result;
 
-use super::number;
+use super::{number, only};
 use crate::{parts, run};
 
-const TEST: &str = "state_pg::chaos::soak_four_hosts_lose_no_message_and_do_nothing_twice";
+pub(super) const TEST: &str = "state_pg::chaos::soak_four_hosts_lose_no_message_and_do_nothing_twice";
 
 /// Runs it for so long, over so many conversations.
 ///
 /// # Errors
 /// The words are wrong, or a message was lost, answered twice, or acted on twice.
 pub(super) fn run(args: &[String]) -> Result<()> {
+    only(args, &["--minutes", "--conversations"])?;
     let (minutes, conversations) = (
         number(args, "--minutes", 10)?,
         number(args, "--conversations", 2_000)?,

@@ -10,6 +10,7 @@ use crate::run::{command, must};
 const TURNS: &str = "CLAWK_TURNS";
 
 pub(super) fn run(args: &[String]) -> Result<()> {
+    super::only(args, &["--turns"])?;
     let turns = super::number(args, "--turns", 2000)?;
     let parts_dir = parts::install()?;
     let mut tests = command("cargo");

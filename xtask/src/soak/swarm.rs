@@ -2,11 +2,11 @@
 
 use anyhow::{Result, bail};
 
-use super::number;
+use super::{number, only};
 use crate::{parts, run};
 
 /// The tests of `crates/clawk/tests/it/hosts.rs`, by their back ends.
-const TESTS: [(&str, &str); 4] = [
+pub(super) const TESTS: [(&str, &str); 4] = [
     (
         "nats",
         "hosts::every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts",
@@ -24,6 +24,7 @@ const TESTS: [(&str, &str); 4] = [
 /// # Errors
 /// The words are wrong, or a test failed.
 pub(super) fn run(args: &[String]) -> Result<()> {
+    only(args, &["--backend", "--tasks", "--workers"])?;
     let asked = args.iter().position(|arg| arg == "--backend");
     let asked = asked.map(|at| args.get(at.saturating_add(1)).map_or("", String::as_str));
     let known: Vec<_> = TESTS
@@ -54,7 +55,7 @@ fn soak(test: &str, args: &[String]) -> Result<()> {
         "--nocapture",
     ]);
     command
-        .env(parts::VARIABLE, parts::dir()?)
+        .env(parts::VARIABLE, parts::install()?)
         .env("CLAWK_SWARM_TASKS", tasks.to_string())
         .env("CLAWK_SWARM_WORKERS", workers.to_string());
     run::must(&mut command)

@@ -15,7 +15,7 @@ use super::leads;
 use super::record::Record;
 use super::record::words::default_word;
 use super::standing::{Held, Lasting};
-use super::{Approver, Caller, Calls, Request, screen};
+use super::{Approver, Caller, Calls, Request, not_begun, screen};
 use crate::catalog::{Described, Entry};
 use crate::error::CallError;
 use crate::notice::{Answer, Notice, Question};
@@ -126,7 +126,8 @@ impl Asking<'_> {
             biased;
             answered = answer => match answered {
                 Ok(Delivery { reply, durable }) => self.said(record, question, reply, durable).await,
-                Err(_) => Err(CallError::Cancelled { tool }), // silent-ok: the desk is gone with the agent
+                // Its session has ended, perhaps with the agent.
+                Err(_) => Err(self.cut(record)), // silent-ok: RecvError says no more
             },
             () = silence => {
                 self.seat.settle();
@@ -144,15 +145,20 @@ impl Asking<'_> {
             }
             () = self.cancel.cancelled() => {
                 self.seat.settle();
-                if self.calls.life.stop.is_cancelled() {
-                    // The agent stops, not the call: its question is open again after the next start.
-                    record.leave_open();
-                } else {
-                    record.lapsed("cancelled");
-                }
-                Err(CallError::Cancelled { tool })
+                Err(self.cut(record))
             }
         }
+    }
+
+    /// The wait was cut off before anybody answered.
+    fn cut(&self, record: &mut Record<'_>) -> CallError {
+        if self.calls.life.stop.is_cancelled() {
+            // The agent stops, not the call: its question is open again after the next start.
+            record.leave_open();
+        } else {
+            record.lapsed("cancelled");
+        }
+        not_begun(self.calls, self.caller, self.request)
     }
 
     /// An answer counts when it is durable; only then is it acknowledged.

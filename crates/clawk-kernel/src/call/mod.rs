@@ -63,7 +63,7 @@ pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 use crate::carp::{self, Gate};
 use crate::catalog::{Described, Entry};
 use crate::checkpoint;
-use crate::dedup::{Claim, Keyed, Stored, key};
+use crate::dedup::{Claim, Elsewhere, Keyed, Stored, key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
@@ -170,78 +170,121 @@ pub(crate) fn call<'a>(
                 .enter()
                 .map_err(|state| CallError::NotReady { state })?
         };
-        let started_us = calls.clock().monotonic_us();
-        let mut record = Record::new(calls, caller, &request);
-        let key = key(Keyed::Call, &request.request_id);
-        let claim = calls
-            .dedup
-            .claim(key, record.request_hash, &**calls.scribe.journal())
-            .await?;
-        let guard = match claim {
-            Claim::Fresh(guard) => guard,
-            Claim::Answered(Stored::Call(answer)) => return answer,
-            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_) | Stored::Message(_))
-            | Claim::Reused => {
-                return Err(CallError::RequestIdReused {
-                    request_id: request.request_id.clone(),
-                });
+        // The last event known by which another host says that it did not run this call.
+        let mut passed = 0;
+        let outcome = loop {
+            match here(calls, caller, &request, &seat, cancel).await {
+                Begun::Here(outcome) => break outcome,
+                Begun::Elsewhere(asked) => {
+                    match elsewhere(calls, asked, &request.request_id, passed).await? {
+                        Instead::Answer(answer) => break answer,
+                        Instead::NotRun { row } => passed = row,
+                    }
+                }
             }
         };
-        // An open question belongs to the request that asked it (R19).
-        let asked = calls.desk.open_request(&request.request_id);
-        if asked.is_some_and(|asked| asked != record.request_hash) {
-            return Err(CallError::RequestIdReused {
-                request_id: request.request_id.clone(),
-            });
-        }
-        let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
-        let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
-        let outcome = record.close(outcome, started_us).await;
-        if matches!(
-            outcome,
-            Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))
-        ) {
-            let asked = (key, record.request_hash);
-            drop(guard);
-            return elsewhere(calls, asked, &request.request_id).await;
-        }
-        if let (Some(member), Err(error)) = (&caller.member, &outcome) {
-            member.note_call(error, record.has_side_effects());
-        }
-        record.tell(&outcome, started_us).await;
-        // What the journal refused before anything ran may be asked again; everything else has had its answer.
-        let pending = matches!(
-            outcome,
-            Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
-        );
-        if record.ran() || !(record.left_open() || pending) {
-            guard.settle(Stored::Call(outcome.clone()));
-        }
-        if !record.left_open() {
-            calls.desk.close(&request.request_id);
-        }
         drop(working);
         outcome
     })
 }
 
+/// Where a call began.
+enum Begun {
+    /// On this host, or nowhere: its answer.
+    Here(Result<ToolCallResult, CallError>),
+    /// On another host, under this key and with the same words.
+    Elsewhere((AnswerKey, clawk_proto::Digest)),
+}
+
+/// From the claim to the answer, unless another host has begun the same call.
+async fn here(
+    calls: &Calls,
+    caller: &Caller,
+    request: &Request,
+    seat: &Seat<'_>,
+    cancel: &CancellationToken,
+) -> Begun {
+    let started_us = calls.clock().monotonic_us();
+    let mut record = Record::new(calls, caller, request);
+    let key = key(Keyed::Call, &request.request_id);
+    let journal = &**calls.scribe.journal();
+    let reused = || {
+        Begun::Here(Err(CallError::RequestIdReused {
+            request_id: request.request_id.clone(),
+        }))
+    };
+    let guard = match calls.dedup.claim(key, record.request_hash, journal).await {
+        Ok(Claim::Fresh(guard)) => guard,
+        Ok(Claim::Answered(Stored::Call(answer))) => return Begun::Here(answer),
+        Ok(
+            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_) | Stored::Message(_)) | Claim::Reused,
+        ) => return reused(),
+        Err(error) => return Begun::Here(Err(error.into())),
+    };
+    // An open question belongs to the request that asked it (R19).
+    let asked = calls.desk.open_request(&request.request_id);
+    if asked.is_some_and(|asked| asked != record.request_hash) {
+        return reused();
+    }
+    let outcome = path(calls, caller, request, seat, &mut record, cancel).await;
+    let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
+    let outcome = record.close(outcome, started_us).await;
+    if matches!(
+        outcome,
+        Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))
+    ) {
+        return Begun::Elsewhere((key, record.request_hash));
+    }
+    if let (Some(member), Err(error)) = (&caller.member, &outcome) {
+        member.note_call(error, record.has_side_effects());
+    }
+    record.tell(&outcome, started_us).await;
+    // What the journal refused before anything ran may be asked again; everything else has had its answer.
+    let pending = matches!(
+        outcome,
+        Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
+    );
+    let no_answer = matches!(&outcome, Err(error) if error.is_no_answer());
+    if !no_answer && (record.ran() || !(record.left_open() || pending)) {
+        guard.settle(Stored::Call(outcome.clone()));
+    }
+    if !record.left_open() {
+        calls.desk.close(&request.request_id);
+    }
+    Begun::Here(outcome)
+}
+
+/// What came of a call that another host has begun.
+enum Instead {
+    Answer(Result<ToolCallResult, CallError>),
+    /// That host's agent ended before the call ran, by the event of this row.
+    NotRun {
+        row: u64,
+    },
+}
+
 /// Another host has begun the same call: its answer is this one's. A host that is lost has its calls told unknown by who takes over.
+/// What an event up to row `passed` says was before that host began.
 async fn elsewhere(
     calls: &Calls,
     (key, request_hash): (AnswerKey, clawk_proto::Digest),
     id: &RequestId,
-) -> Result<ToolCallResult, CallError> {
+    passed: u64,
+) -> Result<Instead, CallError> {
     let journal = &**calls.scribe.journal();
     let until = tokio::time::Instant::now() + ELSEWHERE;
     loop {
         match calls.dedup.recorded(key, request_hash, journal).await? {
-            Some(Claim::Answered(Stored::Call(answer))) => return answer,
-            Some(_) => {
+            Some(Elsewhere::Answered(Claim::Answered(Stored::Call(answer)))) => {
+                return Ok(Instead::Answer(answer));
+            }
+            Some(Elsewhere::Answered(_)) => {
                 return Err(CallError::RequestIdReused {
                     request_id: id.clone(),
                 });
             }
-            None => {}
+            Some(Elsewhere::NotRun { row }) if row > passed => return Ok(Instead::NotRun { row }),
+            Some(Elsewhere::NotRun { .. }) | None => {}
         }
         if calls.life.stop.is_cancelled() || tokio::time::Instant::now() >= until {
             return Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)));
@@ -536,11 +579,11 @@ async fn run(
     } = *at;
     let retry = tool.spec.retry.clone().filter(|_| idempotent);
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
+    // How the attempt before this one ended.
+    let mut ended = None;
     loop {
-        // A stop that came since: nothing has run.
         if cancel.is_cancelled() {
-            let tool = request.tool.clone();
-            return Err(CallError::Cancelled { tool });
+            return ended.unwrap_or_else(|| Err(not_begun(calls, caller, request)));
         }
         if let Some(member) = caller.member.as_ref().filter(|_| !described.read_only()) {
             // It may wait for the bus for long: a stop ends the wait, and nothing has run.
@@ -600,8 +643,16 @@ async fn run(
             && match &outcome {
                 Ok(ran) => ran.is_error,
                 Err(RunError::Unavailable(_) | RunError::Unknown(_) | RunError::Timeout { .. }) => true,
-                Err(RunError::Sandbox(_) | RunError::Cancelled | RunError::Changed(_)) => false,
+                Err(
+                    RunError::Sandbox(_) | RunError::Cancelled | RunError::Changed(_) | RunError::NotBegun(_),
+                ) => false,
             };
+        if let (Err(RunError::NotBegun(_)), Some(before)) = (&outcome, ended.take()) {
+            return before;
+        }
+        let outcome = outcome
+            .map(|ran| described.fitting(ran))
+            .map_err(|error| failed(&tool.name, error));
         if let (true, Some(retry)) = (again, &retry) {
             let wait = backoff_ms(retry.backoff, 1000, record.attempts, calls.clock().random());
             tokio::select! {
@@ -609,15 +660,26 @@ async fn run(
                 () = tokio::time::sleep(std::time::Duration::from_millis(calls.clock().patience_ms(wait))) => {
                     // What the first attempt was granted for must still be there for the next one.
                     if at.stands(record, leave).await {
+                        ended = Some(outcome);
                         continue;
                     }
                 }
                 () = cancel.cancelled() => {}
             }
         }
-        return outcome
-            .map(|ran| described.fitting(ran))
-            .map_err(|error| failed(&tool.name, error));
+        return outcome;
+    }
+}
+
+/// A stop came before the call began. Where the agent ends, a client's own call may be sent again; a turn goes on after the next start,
+/// and its model is told.
+fn not_begun(calls: &Calls, caller: &Caller, request: &Request) -> CallError {
+    if caller.turn.is_none() && calls.life.stop.is_cancelled() {
+        let state = calls.life.state();
+        return CallError::NotReady { state };
+    }
+    CallError::Cancelled {
+        tool: request.tool.clone(),
     }
 }
 
@@ -628,6 +690,7 @@ fn failed(tool: &str, error: RunError) -> CallError {
         RunError::Timeout { timeout_ms, .. } => CallError::Timeout { tool, timeout_ms },
         RunError::Unavailable(reason) => CallError::Unavailable { tool, reason },
         RunError::Unknown(reason) => CallError::Unknown { tool, reason },
+        RunError::NotBegun(reason) => CallError::NotBegun { tool, reason },
         RunError::Changed(changed) => CallError::ApprovalVoid { tool, changed },
         RunError::Cancelled => CallError::Unknown {
             tool,

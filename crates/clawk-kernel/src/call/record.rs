@@ -41,7 +41,7 @@ use crate::purse::{Allotment, Purse, Warning, hour_of, warned};
 use crate::stop::{self, Level, Stop};
 use crate::taint;
 use crate::witness::Grant;
-use words::error_code;
+use words::{error_code, failure_code};
 
 /// Bytes of a result shown to a surface.
 const SUMMARY_BYTES: usize = 400;
@@ -84,6 +84,8 @@ pub(super) struct Record<'a> {
     written: bool,
     /// Set aside over all hosts.
     aside: Option<Uuid>,
+    /// The request that another host may begin from the next commit on.
+    disclaims: Option<AnswerKey>,
     /// What the call reached.
     pub(super) connections: Connections,
     /// The untrusted files that it could read.
@@ -164,6 +166,7 @@ impl<'a> Record<'a> {
             screened: None,
             written: false,
             aside: None,
+            disclaims: None,
             connections: Connections::default(),
             sources: Sources::default(),
             apart: Arc::default(),
@@ -485,6 +488,7 @@ impl<'a> Record<'a> {
         let terms = Terms {
             claim,
             settles,
+            disclaim: self.disclaims.take(),
             ..Terms::default()
         };
         self.calls
@@ -618,7 +622,7 @@ impl<'a> Record<'a> {
             (self.request_hash, self.caller.turn, self.request.tool.as_str());
         let scribe = &self.calls.scribe;
         let draft = if self.started {
-            let (error_code, error_message) = (error_code(error), reason.as_str());
+            let (error_code, error_message) = (failure_code(error), reason.as_str());
             if self.side_effects && effect::is_unknown(error_code) {
                 self.effects.push(EffectChange::Unknown(OpenEffect {
                     request_id: self.request.request_id.clone(),
@@ -662,8 +666,10 @@ impl<'a> Record<'a> {
             scribe.entry(&self.thread, kind::ACTION_DENIED, &payload)
         };
         let key = key(Keyed::Call, &self.request.request_id);
+        // Who waits for the answer on another host reads here that there is none.
         self.waiting
             .push(draft.content(result_hash, bytes).answers(Some(key)));
+        self.disclaims = error.is_no_answer().then_some(key);
         if !self.started {
             self.waiting.extend(self.violated.take());
         }

@@ -17,6 +17,7 @@ use crate::carp::turn::fault;
 use crate::carp::{CarpError, Under};
 use crate::error::CallError;
 use crate::event::{Thread, canonical, digest};
+use crate::ports::JournalError;
 use crate::watch::Notices;
 
 /// Executes one action of a live resolution. It runs to its end even when the caller goes away.
@@ -300,6 +301,7 @@ fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, E
             ))
         }
         CallError::NotReady { state } => Err(CarpError::NotReady(state)),
+        CallError::NotBegun { reason, .. } => Err(CarpError::Journal(JournalError::Away(reason))),
         CallError::Journal(why) => Err(CarpError::Journal(why)),
         CallError::Sandbox(_) => plain("sandbox"),
         CallError::Timeout { .. } => plain("timeout"),

@@ -69,7 +69,7 @@ pub struct AnswerKey {
     pub request_id: [u8; 16],
 }
 
-/// An amount that was spent. The journal adds it to the sum of its hour and account.
+/// An amount that was spent, or was assumed to be. The journal adds it to the sum of its hour and account, or takes it off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent {
     /// Hours since the epoch.
@@ -120,6 +120,8 @@ pub struct Batch {
     pub inbox: Vec<InboxChange>,
     /// Added in the same transaction.
     pub spent: Vec<Spent>,
+    /// Taken off the same sums, after what is added, and never more than they hold: it was assumed to be spent, and was not.
+    pub unspent: Vec<Spent>,
     /// Changed in the same transaction.
     pub effects: Vec<EffectChange>,
     /// Changed in the same transaction, after the inbox.

@@ -20,6 +20,8 @@ pub struct Terms {
     pub claim: Option<AnswerKey>,
     /// No emergency stop stands in the journal behind this row: up to there this host knows them.
     pub stops: Option<u64>,
+    /// This request ended here before it ran: any session may begin it.
+    pub disclaim: Option<AnswerKey>,
     /// One more call has a place in the present minute, which holds so many.
     pub per_minute: Option<u64>,
     /// One more request to this provider has a place in the present minute.

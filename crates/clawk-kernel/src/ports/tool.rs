@@ -77,6 +77,9 @@ pub enum RunError {
     /// It could not be started or reached; surely nothing happened. Says what would mend it.
     #[error("{0}")]
     Unavailable(String),
+    /// This host may begin nothing now; nothing happened, and the same request may come again.
+    #[error("nothing was begun: {0}")]
+    NotBegun(String),
     /// It died or lost its connection on the way; what it did is not known.
     #[error("{0}; what it did before is not known")]
     Unknown(String),

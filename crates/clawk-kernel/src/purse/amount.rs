@@ -115,6 +115,17 @@ impl Amount {
         }
     }
 
+    /// The smaller of both, unit by unit.
+    pub(crate) fn least(self, other: Self) -> Self {
+        Self {
+            tokens: self.tokens.min(other.tokens),
+            cost_microusd: self.cost_microusd.min(other.cost_microusd),
+            busy_ms: self.busy_ms.min(other.busy_ms),
+            calls: self.calls.min(other.calls),
+            bytes_out: self.bytes_out.min(other.bytes_out),
+        }
+    }
+
     pub(crate) const fn minus(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.saturating_sub(other.tokens),

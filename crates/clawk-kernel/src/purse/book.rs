@@ -364,6 +364,25 @@ impl Book {
         }
     }
 
+    /// Counts so much less in the accounts that are kept over restarts. What was counted in an earlier window counts for nothing now.
+    pub(crate) fn unspend_kept(&self, unspent: &[Spent], now: Timestamp) {
+        let mut inner = self.lock();
+        for account in inner.accounts.values_mut() {
+            let Some(name) = account.kept.clone() else {
+                continue;
+            };
+            for row in unspent.iter().filter(|row| row.purse == name) {
+                account.spent = account.spent.minus(row.amount);
+                for meter in &mut account.meters {
+                    meter.roll(now);
+                    if hour_start(row.hour) >= meter.from {
+                        meter.spent = meter.spent.saturating_sub(row.amount.get(meter.limit.unit));
+                    }
+                }
+            }
+        }
+    }
+
     /// Counts what was spent before this account was opened: in an earlier run, or earlier in this session.
     pub(crate) fn recall(&self, id: Id, amount: Amount) {
         let mut inner = self.lock();

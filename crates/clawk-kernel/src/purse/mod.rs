@@ -74,8 +74,8 @@ impl Purse {
         self.0.book.total(self.0.id)
     }
 
-    /// Takes this amount off the count, here and in the purses above: it was assumed to be spent, and was not. Purses that outlive a
-    /// restart (the agent's days and months) keep their count.
+    /// Takes this amount off the count, here and in the purses above: it was assumed to be spent, and was not. Of purses that outlive a
+    /// restart (the agent's days and months), [`Purses::take_back`] takes it.
     pub(crate) fn give_back(&self, amount: Amount) {
         self.0.book.unspend(&self.0.path, amount);
     }
@@ -359,6 +359,11 @@ impl Purses {
     pub(crate) fn nothing_aside(&self, purse: &Purse, now: Timestamp) -> Result<Reservation, CallError> {
         let path = Arc::clone(&purse.0.path);
         self.book.reserve(path, now, |_| Ok(Amount::default()))
+    }
+
+    /// Takes this off the agent's days and months: it was assumed to be spent, and was not. The journal has done so, too.
+    pub(crate) fn take_back(&self, unspent: &[Spent], now: Timestamp) {
+        self.book.unspend_kept(unspent, now);
     }
 
     /// What a model costs, millionths of a dollar for so many tokens in and out; none: not known.

@@ -242,6 +242,7 @@ fn outcome(ended: Ended) -> Result<RunOutcome, RunError> {
         Err(CallError::Sandbox(refusal)) => Err(RunError::Sandbox(refusal)),
         Err(CallError::Timeout { timeout_ms, .. }) => Err(RunError::Timeout { timeout_ms, obtained }),
         Err(CallError::Unavailable { reason, .. }) => Err(RunError::Unavailable(reason)),
+        Err(CallError::NotBegun { reason, .. }) => Err(RunError::NotBegun(reason)),
         Err(CallError::Unknown { reason, .. }) => Err(RunError::Unknown(reason)),
         Err(CallError::ApprovalVoid { changed, .. }) => Err(RunError::Changed(changed)),
         Err(other) => Err(RunError::Unavailable(other.to_string())),

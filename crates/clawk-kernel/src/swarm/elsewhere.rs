@@ -21,7 +21,7 @@ use super::{Peers, lock, slices, thread};
 use crate::error::{CallError, KernelError};
 use crate::event::{Draft, SwarmEvent, Thread, kind};
 use crate::judge;
-use crate::ports::{Elsewhere, Errand, JournalError, Known, Later, Place, Reports, Worked};
+use crate::ports::{Elsewhere, Errand, JournalError, Known, Later, Place, Reports, Spent, Worked};
 use crate::purse::{Amount, Reservation, SWARM_COST, SWARM_TOKENS, Share};
 use crate::recover::ASSUMED;
 use crate::screen::{Look, Spot};
@@ -60,8 +60,16 @@ pub(super) struct Sent {
     taken: CancellationToken,
     used: Arc<Mutex<Option<Used>>>,
     /// What is counted for the try, whose end is not known, until its report comes.
-    assumed: Arc<Mutex<Option<Used>>>,
+    assumed: Arc<Mutex<Option<Assumed>>>,
     refused: Arc<AtomicU32>,
+}
+
+/// What is counted for a try that may have used less.
+#[derive(Debug, Clone)]
+struct Assumed {
+    used: Used,
+    /// Of it, what the agent's days and months have counted.
+    kept: Vec<Spent>,
 }
 
 /// Tries by the ids under which others know them.
@@ -244,8 +252,8 @@ pub(super) async fn attempt(
         () = sent.taken.cancelled() => None,
         () = running.cancel.cancelled() => {
             // Whatever it used until now: its report may tell.
-            let used = settle(peers, (start, origin, ASSUMED), (share, settled), (None, None));
-            *lock(&sent.assumed) = Some(used);
+            let assumed = settle(peers, (start, origin, ASSUMED), (share, settled), (None, None));
+            *lock(&sent.assumed) = Some(assumed);
             return None;
         }
         () = peers.life.stop.cancelled() => return None,
@@ -261,9 +269,10 @@ pub(super) async fn attempt(
             (tokens, tokens.filter(|tokens| *tokens == 0))
         }
     };
-    let used = settle(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
+    let counted = settle(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
+    let used = counted.used;
     if matches!(&worked, Some(Worked::Lost { .. } | Worked::Refused { .. })) && tokens.is_none() {
-        *lock(&sent.assumed) = Some(used);
+        *lock(&sent.assumed) = Some(counted);
     }
     Some((ended(peers, origin, worked).await, used))
 }
@@ -388,15 +397,15 @@ fn settle(
     (start, origin, state): (&Start, Origin, &'static str),
     (share, before): (Share, Option<Used>),
     said: (Option<u64>, Option<u64>),
-) -> Used {
+) -> Assumed {
     let used = within((share.tokens, share.cost_microusd), said);
     let before = before.unwrap_or_default(); // silent-ok: nothing was counted yet
     let all = Used {
         tokens: used.tokens.max(before.tokens),
         cost_microusd: used.cost_microusd.max(before.cost_microusd),
     };
-    count(peers, (start, origin, state), share.reservation, (before, all));
-    all
+    let kept = count(peers, (start, origin, state), share.reservation, (before, all));
+    Assumed { used: all, kept }
 }
 
 /// Counts what the report says that was taken before a restart, which came before it was counted.
@@ -407,29 +416,37 @@ fn settle_said(peers: &Peers, start: &Start, origin: Origin) -> Used {
     let purse = slices::purse(peers, start, origin);
     let aside = peers.calls.purses.nothing_aside(&purse, peers.scribe.now());
     match aside {
-        Ok(aside) => count(peers, (start, origin, SETTLED), aside, (Used::default(), used)),
+        Ok(aside) => drop(count(
+            peers,
+            (start, origin, SETTLED),
+            aside,
+            (Used::default(), used),
+        )),
         Err(error) => tracing::error!(%error, "what a peer used can't be counted"),
     }
     used
 }
 
-/// Counts in the purses what `all` is more than `before`, and records it.
+/// Counts in the purses what `all` is more than `before`, and records it. Returns what the agent's days and months have counted.
 fn count(
     peers: &Peers,
     (start, origin, state): (&Start, Origin, &'static str),
     aside: Reservation,
     (before, all): (Used, Used),
-) {
+) -> Vec<Spent> {
     let took = amount(all).minus(amount(before));
     let settled = aside.settle(took, peers.scribe.now());
     if settled.spent.is_empty() {
-        return;
+        return Vec::new();
     }
     let about = (&start.run, &start.task, start.attempt, start.member.as_str());
     let draft = entry(peers, peers.chain_of(origin.session), about, (state, all));
+    let kept = settled.spent.clone();
     if let Err(error) = peers.scribe.account(vec![draft], settled.spent, Vec::new()) {
         tracing::error!(%error, "what a peer used can't be recorded");
+        return Vec::new();
     }
+    kept
 }
 
 pub(super) fn amount(used: Used) -> Amount {
@@ -463,19 +480,31 @@ fn entry(
     peers.scribe.entry(&thread, kind::SWARM_TRY, &payload)
 }
 
-/// The report of a try has come that was given up: what was counted for it is what it says, and its run has the rest again.
+/// The report of a try has come that was given up: what was counted for it is what it says, and its run and the agent have the rest
+/// again.
 pub(super) async fn learn(peers: &Peers, sent: &Sent, params: &ReportParams) -> Result<(), JournalError> {
     let Some(assumed) = lock(&sent.assumed).take() else {
         return Ok(());
     };
     let used = sent.said(params);
-    let less = amount(assumed).minus(amount(used));
+    let less = amount(assumed.used).minus(amount(used));
     if less.is_zero() {
         return Ok(());
     }
     let about = (&sent.run, &sent.task, sent.attempt, sent.member.as_str());
     let draft = entry(peers, sent.session, about, (LEARNED, used));
-    peers.scribe.write(vec![draft]).await?;
+    // At most what was counted then: a part may have been counted before a restart.
+    let unspent = assumed.kept.into_iter().map(|row| Spent {
+        amount: row.amount.least(less),
+        ..row
+    });
+    let unspent: Vec<Spent> = unspent.collect();
+    peers
+        .scribe
+        .take_back(vec![draft], unspent.clone())?
+        .durable()
+        .await?;
+    peers.calls.purses.take_back(&unspent, peers.scribe.now());
     slices::give_back(peers, &sent.run, &sent.task, less);
     Ok(())
 }

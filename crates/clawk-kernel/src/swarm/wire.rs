@@ -257,6 +257,10 @@ pub(crate) async fn broadcast(
     let mut drafts = look.drafts;
     let text = match screened {
         Ok(text) => text,
+        // Its judge was cut off with the agent: nothing is known of it.
+        Err(_) if peers.life.stop.is_cancelled() => {
+            return Err(KernelError::NotReady(peers.life.state()));
+        }
         Err(refused) => {
             peers.scribe.write(drafts).await?;
             return Err(refused.into());

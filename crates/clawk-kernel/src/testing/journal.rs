@@ -35,6 +35,7 @@ struct Inner {
     scratch: Scratch,
     /// With the number of events before each.
     spent: Vec<(usize, Spent)>,
+    unspent: Vec<(usize, Spent)>,
     effects: Vec<(usize, EffectChange)>,
     changes: Vec<(usize, Change)>,
     /// What the changes come to.
@@ -92,6 +93,14 @@ impl MemJournal {
     /// From now on, what is submitted waits for [`Self::commit`], as on a slow disk.
     pub fn slow(&self) {
         self.lock().waiting.get_or_insert_default();
+    }
+
+    /// Whether an event of this type waits for [`Self::commit`].
+    #[must_use]
+    pub fn waits_with(&self, kind: &str) -> bool {
+        let inner = self.lock();
+        let mut waiting = inner.waiting.iter().flatten();
+        waiting.any(|(batch, _)| batch.entries.iter().any(|entry| entry.kind == kind))
     }
 
     /// Makes the oldest batches durable, at most so many, and tells who waits for them.
@@ -161,6 +170,7 @@ impl MemJournal {
         }
         let kept = |(before, _): &&(usize, Spent)| *before <= events;
         cut.spent = inner.spent.iter().filter(kept).cloned().collect();
+        cut.unspent = inner.unspent.iter().filter(kept).cloned().collect();
         let kept = |(before, _): &&(usize, EffectChange)| *before <= events;
         cut.effects = inner.effects.iter().filter(kept).cloned().collect();
         let kept = |(before, _): &&(usize, Change)| *before <= events;
@@ -340,6 +350,8 @@ impl Inner {
         let before = self.events.len();
         self.spent
             .extend(batch.spent.into_iter().map(|spent| (before, spent)));
+        self.unspent
+            .extend(batch.unspent.into_iter().map(|unspent| (before, unspent)));
         self.effects
             .extend(batch.effects.into_iter().map(|change| (before, change)));
         self.boxed(before, batch.inbox, batch.outbox);
@@ -516,9 +528,15 @@ impl Journal for MemJournal {
 
     fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
         let mut sums: BTreeMap<(i64, Arc<str>), Amount> = BTreeMap::new();
-        for (_, spent) in self.lock().spent.iter().filter(|(_, spent)| spent.hour >= hour) {
+        let inner = self.lock();
+        for (_, spent) in inner.spent.iter().filter(|(_, spent)| spent.hour >= hour) {
             let sum = sums.entry((spent.hour, Arc::clone(&spent.purse))).or_default();
             *sum = sum.plus(spent.amount);
+        }
+        for (_, unspent) in &inner.unspent {
+            if let Some(sum) = sums.get_mut(&(unspent.hour, Arc::clone(&unspent.purse))) {
+                *sum = sum.minus(unspent.amount);
+            }
         }
         let rows = sums
             .into_iter()

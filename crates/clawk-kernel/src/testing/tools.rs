@@ -279,7 +279,7 @@ impl ToolRunner for TestRunner {
             return self.begin(permit, cancel);
         };
         Box::pin(async move {
-            asked.await.map_err(RunError::Unavailable)?;
+            asked.await.map_err(RunError::NotBegun)?;
             self.begin(permit, cancel).await
         })
     }

@@ -180,7 +180,7 @@ async fn a_stop_ends_a_question_without_running_anything() {
         !kernel.shutdown("test", 100).await,
         "a waiting question is work in flight"
     );
-    assert!(matches!(call.await.unwrap(), Err(CallError::Cancelled { .. })));
+    assert!(matches!(call.await.unwrap(), Err(CallError::NotReady { .. })));
     assert_eq!(rig.runner.runs(), []);
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

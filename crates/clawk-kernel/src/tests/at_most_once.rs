@@ -8,8 +8,9 @@ use serde_json::json;
 use super::{agent, allow_all, id, params, rig, rpc};
 use crate::dedup::{self, Claim, Dedup, Keyed};
 use crate::error::CallError;
-use crate::kind;
-use crate::testing::Behaviour;
+use crate::ports::RunError;
+use crate::testing::{Behaviour, Rig};
+use crate::{Kernel, kind};
 
 #[tokio::test]
 async fn a_repeated_request_gets_the_stored_answer() {
@@ -106,6 +107,83 @@ async fn answers_survive_a_restart() {
         Err(CallError::RequestIdReused { .. })
     ));
     assert_eq!(rig.runner.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_the_host_might_not_begin_runs_when_it_is_sent_again() {
+    let rig = rig(agent(allow_all()));
+    let away = RunError::NotBegun("the state is away".to_owned());
+    rig.runner.set("write", Behaviour::Error(away));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let call = || kernel.call(session, params("write", json!({"n": 1}), 1));
+    let refused = call().await.unwrap_err();
+    assert!(matches!(refused, CallError::NotBegun { .. }), "{refused}");
+    assert_eq!(kernel.open_effects().await.unwrap(), [], "nothing is unknown");
+    rig.runner.set("write", Behaviour::Echo);
+    let ran = call().await.unwrap();
+    assert_eq!(call().await.unwrap(), ran);
+    assert_eq!(rig.runner.runs().len(), 2, "once refused, once run");
+}
+
+/// Waits on a slow disk.
+async fn on_disk<T>(rig: &Rig, future: impl Future<Output = T>) -> T {
+    tokio::pin!(future);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut future => return done,
+            () = tokio::task::yield_now() => rig.journal.commit(1),
+        }
+    }
+}
+
+/// Calls `write` as request 1, and ends the agent while the decision is on its way to the disk.
+async fn cut_off(rig: &Rig, kernel: &Kernel, session: clawk_proto::SessionId) -> CallError {
+    rig.journal.slow();
+    let call = kernel.call(session, params("write", json!({"n": 1}), 1));
+    tokio::pin!(call);
+    while !rig.journal.waits_with(kind::ACTION_APPROVED) {
+        assert!(futures::poll!(&mut call).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let shutdown = kernel.shutdown("restart", 0);
+    tokio::pin!(shutdown);
+    while !kernel.is_cut_off() {
+        assert!(futures::poll!(&mut shutdown).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let (refused, _) = on_disk(rig, async { tokio::join!(call, shutdown) }).await;
+    refused.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_call_that_the_agents_end_kept_from_running_runs_when_it_is_sent_again() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let refused = cut_off(&rig, &kernel, session).await;
+    assert!(matches!(refused, CallError::NotReady { .. }), "{refused}");
+    assert_eq!(rig.runner.runs().len(), 0);
+    for restart in 0..2 {
+        let kernel = on_disk(&rig, rig.start()).await;
+        assert_eq!(
+            on_disk(&rig, kernel.open_effects()).await.unwrap(),
+            [],
+            "nothing is unknown"
+        );
+        let session = on_disk(&rig, rpc(&kernel)).await;
+        let again = on_disk(&rig, kernel.call(session, params("write", json!({"n": 1}), 1))).await;
+        assert!(again.is_ok(), "{again:?}");
+        assert_eq!(rig.runner.runs().len(), 1, "start {restart}");
+    }
+    let ended = rig.journal.events();
+    let ended = ended.iter().filter(|event| event.kind == kind::ACTION_FAILED);
+    assert_eq!(
+        ended.count(),
+        1,
+        "the call that did not run has an end of its own"
+    );
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, rpc, swarm_slices};
 use crate::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
+use crate::purse::{Unit, Window};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{Door, Kernel, kind};
 
@@ -181,6 +182,15 @@ fn spent(kernel: &Kernel) -> u64 {
     agent.spent.tokens
 }
 
+/// What it has spent today.
+fn of_day(kernel: &Kernel) -> u64 {
+    let purses = kernel.budget().purses;
+    let agent = purses.iter().find(|purse| purse.name == "agent").unwrap();
+    let mut limits = agent.limits.iter();
+    let day = limits.find(|limit| limit.unit == Unit::Tokens && limit.window == Window::Day);
+    day.unwrap().spent
+}
+
 #[tokio::test]
 async fn a_try_that_is_lost_counts_its_slice_until_its_report_comes() {
     let there = There::new(&[Act::Lose(None), Act::Lose(Some(0)), Act::Keep]);
@@ -209,6 +219,30 @@ async fn a_try_that_is_lost_counts_its_slice_until_its_report_comes() {
         .collect();
     assert_eq!(learned.len(), 1, "{learned:?}");
     assert_eq!(learned[0]["token_usage"], 10);
+    // The agent's day has the rest again, too, and so it is after a restart.
+    assert_eq!(of_day(&kernel), 610);
+    kernel.shutdown("test", 5_000).await;
+    let kernel = rig.start().await;
+    assert_eq!(of_day(&kernel), 610);
+    kernel.shutdown("test", 5_000).await;
+}
+
+#[tokio::test]
+async fn what_a_late_report_gives_back_was_of_its_own_day() {
+    let there = There::new(&[Act::Lose(None), Act::Keep]);
+    let rig = rig_with(&there);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    kernel.delegate(session, own("hand")).await.unwrap();
+    until("two tries", || there.limits().len() == 2).await;
+    assert_eq!((of_day(&kernel), spent(&kernel)), (1000, 1000));
+    kernel.reports().report(None, there.report(1, 20)).await.unwrap();
+    reported(&rig).await;
+    assert_eq!((of_day(&kernel), spent(&kernel)), (1020, 1020));
+    rig.clock.advance_ms(86_400_000);
+    assert_eq!((of_day(&kernel), spent(&kernel)), (0, 1020));
+    kernel.reports().report(None, there.report(0, 10)).await.unwrap();
+    assert_eq!((of_day(&kernel), spent(&kernel)), (0, 30));
     kernel.shutdown("test", 5_000).await;
 }
 

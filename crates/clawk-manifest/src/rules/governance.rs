@@ -78,6 +78,22 @@ pub(super) fn policy(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     for rule in &rules {
         check_rule(rule, checker);
     }
+    if let Some(audit) = spec.get("audit")
+        && let Some(destination @ ("webhook" | "syslog")) = audit.text_at("destination")
+        && audit.has("retention")
+    {
+        let message = format!(
+            "`retention` has no effect with `destination: {destination}`: the receiver keeps the records"
+        );
+        checker.findings.push(audit.idle("retention", message));
+    }
+    if let Some(injection) = spec.get("prompt_injection")
+        && injection.text_at("detection") == Some("none")
+        && injection.has("action")
+    {
+        let idle = injection.idle("action", "`action` has no effect with `detection: none`");
+        checker.findings.push(idle);
+    }
 }
 
 fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {

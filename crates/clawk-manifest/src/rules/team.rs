@@ -51,13 +51,18 @@ pub(super) fn swarm(spec: &Spot<'_>, checker: &mut Checker<'_>) {
 
 pub(super) fn telemetry(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     for exporter in spec.get("exporters").map(|list| list.items()).unwrap_or_default() {
-        let needed = match exporter.text_at("type") {
-            Some("otlp" | "webhook") => "endpoint",
-            Some("file" | "sqlite") => "path",
+        let kind = exporter.text_at("type").unwrap_or_default();
+        let (needed, idle): (_, &[&str]) = match kind {
+            "otlp" | "webhook" => (Some("endpoint"), &["path"]),
+            "file" | "sqlite" => (Some("path"), &["endpoint", "auth"]),
+            "console" => (None, &["endpoint", "auth", "path"]),
             _ => continue,
         };
-        if !exporter.has(needed) {
-            let kind = exporter.text_at("type").unwrap_or_default();
+        for field in idle.iter().filter(|field| exporter.has(field)) {
+            let message = format!("`{field}` has no effect on a `{kind}` exporter");
+            checker.findings.push(exporter.idle(field, message));
+        }
+        if let Some(needed) = needed.filter(|needed| !exporter.has(needed)) {
             checker
                 .findings
                 .push(exporter.missing(needed, format!("a `{kind}` exporter needs `{needed}`")));

@@ -101,6 +101,93 @@ pub(super) fn memory(spec: &Spot<'_>, checker: &mut Checker<'_>) {
         if let Some(path) = store.get("path") {
             template(&path, checker);
         }
+        if kind == "workspace"
+            && let (Some(isolation), true) = (store.text_at("isolation"), store.has("scope"))
+        {
+            let message = format!(
+                "`scope` has no effect beside `isolation: {isolation}`, which says the same of files"
+            );
+            checker.findings.push(store.idle("scope", message));
+        }
+        weight(store, kind, checker);
+        settling(store, kind, checker);
+    }
+}
+
+/// What says how entries are searched and ranked, where nothing is searched or ranked so.
+fn weight(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
+    if let Some(forgetting) = store.get("forgetting")
+        && !matches!(forgetting.text_at("strategy"), Some("decay" | "adaptive"))
+        && forgetting.has("signals")
+    {
+        let idle = forgetting.idle(
+            "signals",
+            "`signals` has no effect without `strategy: decay` or `adaptive`",
+        );
+        checker.findings.push(idle);
+    }
+    if let Some(salience) = store.get("salience")
+        && salience.node.get("enabled").and_then(|node| node.bool()) == Some(false)
+        && salience.has("signals")
+    {
+        let idle = salience.idle("signals", "`signals` has no effect with `enabled: false`");
+        checker.findings.push(idle);
+    }
+    if kind == "semantic"
+        && let Some(search) = store.get("search")
+        && let Some(strategy @ ("fts-only" | "vector-only")) = search.text_at("strategy")
+    {
+        if search.has("fusion") {
+            let message = format!("`fusion` has no effect with `strategy: {strategy}`: there is one ranking");
+            checker.findings.push(search.idle("fusion", message));
+        }
+        if let Some(lifecycle) = store.get("lifecycle")
+            && let Some(retrieval @ ("exact" | "semantic" | "hybrid")) = lifecycle.text_at("retrieval")
+        {
+            let message =
+                format!("`retrieval: {retrieval}` has no effect beside `search.strategy: {strategy}`");
+            checker.findings.push(lifecycle.idle("retrieval", message));
+        }
+    }
+}
+
+/// What is to come by itself, and never does.
+fn settling(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
+    let by_key = matches!(kind, "key-value" | "workspace" | "checkpoint");
+    let lifecycle = store.get("lifecycle");
+    if let Some(lifecycle) = &lifecycle
+        && let Some(word @ ("continuous" | "event-driven")) = lifecycle.text_at("acquisition")
+        && (by_key || (kind, word) == ("semantic", "event-driven"))
+    {
+        let message = format!(
+            "`acquisition: {word}` has no effect on a store of type {}: it takes up nothing by itself",
+            quoted(kind)
+        );
+        checker.findings.push(lifecycle.idle("acquisition", message));
+    }
+    let summarises = [
+        (lifecycle, "consolidation", ["summarize", "adaptive"].as_slice()),
+        (store.get("forgetting"), "strategy", ["summarize"].as_slice()),
+    ];
+    for (block, key, words) in summarises {
+        let Some(block) = block else { continue };
+        let Some(word) = block.text_at(key).filter(|word| words.contains(word)) else {
+            continue;
+        };
+        let why = if by_key {
+            format!(
+                "on a store of type {}: its entries are kept by their keys",
+                quoted(kind)
+            )
+        } else if store.find(&["retention", "max_entries"]).is_none() {
+            "without `retention.max_entries`: only a store that is nearly full is summarised by itself"
+                .to_owned()
+        } else {
+            continue;
+        };
+        checker
+            .findings
+            .push(block.idle(key, format!("`{key}: {word}` has no effect {why}")));
     }
 }
 

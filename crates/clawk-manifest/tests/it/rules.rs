@@ -457,6 +457,67 @@ fn memory() {
 }
 
 #[test]
+fn memory_that_never_does_what_it_says() {
+    let kept = [
+        "type: semantic, forgetting: {strategy: decay, signals: [recency]}, salience: {enabled: true, signals: [trust]}",
+        "type: semantic, lifecycle: {consolidation: summarize}, retention: {max_entries: 100}",
+        "type: semantic, search: {strategy: hybrid, fusion: linear-combination}, lifecycle: {retrieval: contextual}",
+        "type: conversation, lifecycle: {acquisition: event-driven}, forgetting: {strategy: summarize}, retention: {max_entries: 9}",
+        "type: workspace, scope: global",
+    ];
+    for store in kept {
+        accepts("Memory", &format!("{{stores: [{{name: s, {store}}}]}}"));
+    }
+    let idle = [
+        (
+            "type: semantic, forgetting: {strategy: summarize, signals: [recency]}, retention: {max_entries: 9}",
+            "forgetting/signals",
+        ),
+        (
+            "type: semantic, forgetting: {strategy: summarize}",
+            "forgetting/strategy",
+        ),
+        (
+            "type: key-value, forgetting: {strategy: summarize}, retention: {max_entries: 9}",
+            "forgetting/strategy",
+        ),
+        (
+            "type: semantic, salience: {enabled: false, signals: [trust]}",
+            "salience/signals",
+        ),
+        (
+            "type: semantic, search: {strategy: fts-only, fusion: reciprocal-rank}",
+            "search/fusion",
+        ),
+        (
+            "type: semantic, search: {strategy: vector-only}, lifecycle: {retrieval: exact}",
+            "lifecycle/retrieval",
+        ),
+        (
+            "type: key-value, lifecycle: {acquisition: continuous}",
+            "lifecycle/acquisition",
+        ),
+        (
+            "type: semantic, lifecycle: {acquisition: event-driven}",
+            "lifecycle/acquisition",
+        ),
+        (
+            "type: conversation, lifecycle: {consolidation: adaptive}",
+            "lifecycle/consolidation",
+        ),
+        (
+            "type: workspace, lifecycle: {consolidation: summarize}, retention: {max_entries: 9}",
+            "lifecycle/consolidation",
+        ),
+        ("type: workspace, isolation: shared, scope: global", "scope"),
+    ];
+    for (store, field) in idle {
+        let spec = format!("{{stores: [{{name: s, {store}}}]}}");
+        warns("Memory", &spec, &format!("no-effect /spec/stores/0/{field}"));
+    }
+}
+
+#[test]
 fn sandbox() {
     accepts(
         "Sandbox",
@@ -578,6 +639,25 @@ fn policy() {
         "{rules: [{id: a, action: deny, scope: category}]}",
         "broad-rule /spec/rules/0",
     );
+    let rules = "rules: [{id: a, action: deny, scope: all}]";
+    for destination in ["file", "sqlite"] {
+        accepts(
+            "Policy",
+            &format!("{{{rules}, audit: {{destination: {destination}, retention: 30d}}}}"),
+        );
+    }
+    for destination in ["webhook", "syslog"] {
+        warns(
+            "Policy",
+            &format!("{{{rules}, audit: {{destination: {destination}, retention: 30d}}}}"),
+            "no-effect /spec/audit/retention",
+        );
+    }
+    warns(
+        "Policy",
+        &format!("{{{rules}, prompt_injection: {{detection: none, action: warn}}}}"),
+        "no-effect /spec/prompt_injection/action",
+    );
 }
 
 #[test]
@@ -649,6 +729,18 @@ fn telemetry() {
             "Telemetry",
             &format!("{{exporters: [{{type: {kind}}}]}}"),
             "missing-field /spec/exporters/0/path",
+        );
+    }
+    for (exporter, field) in [
+        ("type: otlp, endpoint: \"https://h/v1\", path: x", "path"),
+        ("type: file, path: x, endpoint: \"https://h/v1\"", "endpoint"),
+        ("type: sqlite, path: x, auth: {secret_ref: K}", "auth"),
+        ("type: console, path: x", "path"),
+    ] {
+        warns(
+            "Telemetry",
+            &format!("{{exporters: [{{{exporter}}}]}}"),
+            &format!("no-effect /spec/exporters/0/{field}"),
         );
     }
     rejects("Telemetry", "{exporters: []}", "empty-list /spec/exporters");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, Entry};
+use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, Entry, Spent};
 use clawk_kernel::purse::Amount;
 use clawk_proto::{Digest, SessionId};
 use clawk_recall::keys::Seals;
@@ -78,7 +78,10 @@ pub(super) async fn append(
             effect(session, change).await?;
         }
     }
-    spent(session, batches).await?;
+    let spent = sums(batches.iter().flat_map(|batch| &batch.spent));
+    change(session, &spent, ADD_SPENT).await?;
+    let unspent = sums(batches.iter().flat_map(|batch| &batch.unspent));
+    change(session, &unspent, TAKE_BACK).await?;
     Ok(row)
 }
 
@@ -250,12 +253,32 @@ pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
     bytes
 }
 
-async fn spent(session: &Session, batches: &[&Batch]) -> Result<(), Failure> {
-    let mut sums: BTreeMap<(i64, &[u8]), Amount> = BTreeMap::new();
-    for spent in batches.iter().flat_map(|batch| &batch.spent) {
-        let sum = sums.entry((spent.hour, spent.purse.as_bytes())).or_default();
-        *sum = sum.plus(spent.amount);
+type Sums<'a> = BTreeMap<(i64, &'a [u8]), Amount>;
+
+/// By hour and purse.
+fn sums<'a>(rows: impl Iterator<Item = &'a Spent>) -> Sums<'a> {
+    let mut sums = Sums::new();
+    for row in rows {
+        let sum = sums.entry((row.hour, row.purse.as_bytes())).or_default();
+        *sum = sum.plus(row.amount);
     }
+    sums
+}
+
+const ADD_SPENT: &str = "INSERT INTO spent AS s (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) \
+    SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
+    ON CONFLICT (hour, purse) DO UPDATE SET tokens = s.tokens + excluded.tokens, \
+    cost_microusd = s.cost_microusd + excluded.cost_microusd, busy_ms = s.busy_ms + excluded.busy_ms, \
+    calls = s.calls + excluded.calls, bytes_out = s.bytes_out + excluded.bytes_out";
+
+const TAKE_BACK: &str = "UPDATE spent AS s SET tokens = greatest(s.tokens - n.tokens, 0), \
+    cost_microusd = greatest(s.cost_microusd - n.cost_microusd, 0), busy_ms = greatest(s.busy_ms - n.busy_ms, 0), \
+    calls = greatest(s.calls - n.calls, 0), bytes_out = greatest(s.bytes_out - n.bytes_out, 0) \
+    FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
+    AS n (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) WHERE s.hour = n.hour AND s.purse = n.purse";
+
+/// Changes the kept sums, by one of the two statements above.
+async fn change(session: &Session, sums: &Sums<'_>, sql: &str) -> Result<(), Failure> {
     if sums.is_empty() {
         return Ok(());
     }
@@ -267,11 +290,6 @@ async fn spent(session: &Session, batches: &[&Batch]) -> Result<(), Failure> {
     let busy = column(|sum| sum.busy_ms);
     let calls = column(|sum| sum.calls);
     let out = column(|sum| sum.bytes_out);
-    let sql = "INSERT INTO spent AS s (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) \
-        SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
-        ON CONFLICT (hour, purse) DO UPDATE SET tokens = s.tokens + excluded.tokens, \
-        cost_microusd = s.cost_microusd + excluded.cost_microusd, busy_ms = s.busy_ms + excluded.busy_ms, \
-        calls = s.calls + excluded.calls, bytes_out = s.bytes_out + excluded.bytes_out";
     session
         .run(sql, &[&hours, &purses, &tokens, &costs, &busy, &calls, &out])
         .await?;

@@ -157,6 +157,10 @@ async fn unmet(
     if let Some(key) = terms.claim {
         claim(session, &append::bytes(key), of).await?;
     }
+    if let Some(key) = terms.disclaim {
+        let sql = "DELETE FROM claims WHERE key = $1 AND session = $2";
+        session.run(sql, &[&append::bytes(key), &of]).await?;
+    }
     if terms.per_minute.is_some() {
         session.run("INSERT INTO rated DEFAULT VALUES", &[]).await?;
     }

@@ -1,7 +1,7 @@
 //! What a host may append beside others: nothing after it was marked as gone, nothing to a session that another one holds. And what the
 //! transaction of a batch takes and gives back.
 
-use clawk_kernel::ports::{Aside, Entry, Holder, Journal as _, JournalError, Terms, Unmet};
+use clawk_kernel::ports::{AnswerKey, Aside, Entry, Holder, Journal as _, JournalError, Terms, Unmet};
 use clawk_kernel::purse::Amount;
 use clawk_postgres::{PgState, Serving, Sharing};
 use clawk_proto::SessionId;
@@ -40,8 +40,12 @@ fn entry(n: u128) -> Entry {
 }
 
 async fn append(state: &PgState, n: u128, terms: Terms) -> Result<(), JournalError> {
+    write(state, entry(n), terms).await
+}
+
+async fn write(state: &PgState, entry: Entry, terms: Terms) -> Result<(), JournalError> {
     let batch = Batch {
-        entries: vec![entry(n)],
+        entries: vec![entry],
         terms: Some(Box::new(terms)),
         ..Batch::default()
     };
@@ -89,6 +93,37 @@ async fn a_session_is_given_up_only_as_it_was_taken() {
     shared.release(SESSION);
     state.journal().flush().await.unwrap();
     assert_eq!(server.sql(holder), "f", "an old release frees nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_did_not_run_may_be_begun_by_another_session() {
+    let server = Server::start();
+    let (first, second) = (open(&server, "a").await, open(&server, "b").await);
+    let key = AnswerKey {
+        method: 0,
+        request_id: [7; 16],
+    };
+    let claims = || Terms {
+        claim: Some(key),
+        ..Terms::default()
+    };
+    let disclaims = || Terms {
+        disclaim: Some(key),
+        ..Terms::default()
+    };
+    let other = |n| Entry {
+        session: SessionId(Uuid::from_u128(2)),
+        ..entry(n)
+    };
+    let taken = Err(JournalError::Unmet(Unmet::Claimed));
+    append(&first, 1, claims()).await.unwrap();
+    assert_eq!(write(&second, other(2), claims()).await, taken);
+    // Whose request it is not can't give it up.
+    write(&second, other(3), disclaims()).await.unwrap();
+    assert_eq!(write(&second, other(4), claims()).await, taken);
+    append(&first, 5, disclaims()).await.unwrap();
+    write(&second, other(6), claims()).await.unwrap();
+    assert_eq!(append(&first, 7, claims()).await, taken);
 }
 
 #[tokio::test(flavor = "multi_thread")]

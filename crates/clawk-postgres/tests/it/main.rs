@@ -8,6 +8,7 @@
     reason = "tests: a panic is how they fail, and they start the server that they need"
 )]
 
+mod again;
 mod answers;
 mod away;
 mod fenced;

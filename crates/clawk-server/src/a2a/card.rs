@@ -9,7 +9,7 @@ use super::{PATH, VERSION, old};
 pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> Value {
     let manifest = kernel.manifest();
     let agent = kernel.agent_info();
-    let skills: Vec<Value> = manifest
+    let mut skills: Vec<Value> = manifest
         .skills
         .iter()
         .map(|skill| {
@@ -17,13 +17,19 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
             json!({"id": skill.name, "name": skill.name, "description": skill.description.trim(), "tags": tags})
         })
         .collect();
+    // What the Identity announces, where no Skill has that name.
+    let announced = manifest.identity.capabilities.iter();
+    let announced = announced.filter(|name| !manifest.skills.iter().any(|skill| skill.name == **name));
+    skills.extend(
+        announced.map(|name| json!({"id": name, "name": name, "description": name, "tags": ["capability"]})),
+    );
     let url = format!("http://{host}{PATH}");
     let spoken =
         |version: &str| json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version});
     let mut card = json!({
         "name": agent.name,
         "version": agent.version,
-        "description": description(kernel, skills.len()),
+        "description": description(kernel, manifest.skills.len()),
         "supportedInterfaces": [spoken(VERSION), spoken(old::VERSION)],
         // For readers of 0.3, who find the same endpoint by these.
         "protocolVersion": old::VERSION,

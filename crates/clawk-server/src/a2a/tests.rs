@@ -1,5 +1,6 @@
 //! What is read of a request. The protocol as its clients see it: `tests/real/clients.rs` of the binary.
 
+use clawk_kernel::testing::{Rig, manifest};
 use http::HeaderValue;
 use serde_json::json;
 
@@ -55,4 +56,25 @@ fn a_messages_parts_become_words() {
     ] {
         assert!(message(&wrong).is_err(), "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn the_card_names_what_the_identity_announces() {
+    let spec = json!({
+        "identity": {"name": "desk", "personality": "x", "capabilities": ["sorting", "digest"]},
+        "skills": [{"name": "digest", "description": "Tells", "tools_required": ["echo"], "instruction": "i"}],
+        "tools": [{"name": "echo", "description": "e", "input_schema": {"type": "object"}}],
+    });
+    let kernel = Rig::new(manifest(spec)).start().await;
+    let card = super::card::card(&kernel, "host", false, false);
+    let skills: Vec<_> = card["skills"].as_array().unwrap().iter().collect();
+    assert_eq!(skills.len(), 2, "one that is a Skill stands there once");
+    assert_eq!(
+        (&skills[0]["id"], &skills[0]["description"]),
+        (&json!("digest"), &json!("Tells"))
+    );
+    assert_eq!(
+        (&skills[1]["id"], &skills[1]["tags"]),
+        (&json!("sorting"), &json!(["capability"]))
+    );
 }

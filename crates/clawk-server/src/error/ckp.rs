@@ -90,6 +90,10 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
         E::Unavailable { tool, reason } => internal("tool_unavailable", tool, reason),
         E::Unknown { tool, reason } => internal("outcome_unknown", tool, reason),
         E::Cancelled { tool } => (Code::Internal, json!({"reason": "cancelled", "tool": tool})),
+        E::NotBegun { tool, reason: _ } => (
+            Code::MemoryBackend,
+            json!({"reason": "state_unavailable", "tool": tool}),
+        ),
         E::NotReady { state } => (
             Code::InvalidRequest,
             json!({"reason": "not_ready", "state": state}),
@@ -160,6 +164,7 @@ fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
         | E::Unavailable { .. }
         | E::Unknown { .. }
         | E::Cancelled { .. }
+        | E::NotBegun { .. }
         | E::NotReady { .. }
         | E::Journal(_) => (Code::Internal, Value::Null),
     }

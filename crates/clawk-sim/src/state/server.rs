@@ -503,6 +503,11 @@ fn take(inner: &mut Inner, (run, of): (usize, Option<SessionId>), terms: &Terms)
     if let (Some(key), Some(of)) = (terms.claim, of) {
         inner.claims.insert(key, of);
     }
+    if let Some(key) = terms.disclaim
+        && inner.claims.get(&key).copied() == of
+    {
+        inner.claims.remove(&key);
+    }
     if let Some(aside) = &terms.aside
         && !inner.reserved.iter().any(|known| known.id == aside.id)
     {

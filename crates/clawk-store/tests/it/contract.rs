@@ -292,6 +292,25 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
             (spent.len(), spent[0].amount.tokens, spent[0].amount.calls),
             (1, 14, 2)
         );
+        // What was assumed to be spent is taken off its own hour, and never more than is there.
+        let back = |hour: i64, tokens: u64| Spent {
+            hour,
+            purse: "agent".into(),
+            amount: Amount {
+                tokens,
+                ..Amount::default()
+            },
+        };
+        for (unspent, left) in [(back(4, 10), 4), (back(3, 1), 4), (back(4, 9), 0)] {
+            let batch = Batch {
+                unspent: vec![unspent],
+                ..Batch::default()
+            };
+            write(&*backend.journal(), batch).await;
+            let spent = journal.spent_since(0).await.unwrap();
+            let sums = (spent.len(), spent[0].amount.tokens, spent[0].amount.calls);
+            assert_eq!(sums, (1, left, 2));
+        }
         assert!(journal.spent_since(5).await.unwrap().is_empty());
         assert_eq!(
             journal.open_effects().await.unwrap(),

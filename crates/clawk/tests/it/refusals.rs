@@ -236,3 +236,32 @@ fn faults_of_a_manifest_are_each_in_the_refusal() {
     let (_, validated) = json(&agent, &["validate", "claw.yaml", "--format", "json"]);
     assert_eq!(told["errors"], validated["errors"]);
 }
+
+#[test]
+fn a_retry_that_never_comes_is_warned_of() {
+    let agent = Agent::new();
+    let warned = |tool: &str, config: &str| {
+        let manifest = format!(
+            "claw: \"0.3.0\"\nkind: Claw\nmetadata: {{ name: m }}\nspec:\n  identity: {{ inline: {{ name: m, personality: x }} }}\n  \
+             providers: [{{ inline: {{ name: p, protocol: custom, endpoint: \"script:s.yaml\", model: x, auth: {{ type: none }} }} }}]\n  \
+             tools: [{{ inline: {{ {tool}, description: d, input_schema: {{ type: object }}, retry: {{ max_attempts: 3 }} }} }}]\n"
+        );
+        std::fs::write(agent.path("retry.yaml"), manifest).unwrap();
+        std::fs::write(agent.path("clawk.toml"), config).unwrap();
+        let (_, report) = json(&agent, &["validate", "retry.yaml", "--format", "json"]);
+        let warnings = report["warnings"].as_array().unwrap();
+        warnings
+            .iter()
+            .any(|warning| warning["code"] == "no-effect" && warning["path"] == "/spec/tools/0/retry")
+    };
+    let bound = |name: &str| format!("[tools.{name}]\ncommand = [\"true\"]\n");
+    assert!(warned("name: sum", &bound("sum")));
+    assert!(!warned(
+        "name: sum, annotations: { idempotentHint: true }",
+        &bound("sum")
+    ));
+    // A built-in says it of itself; what is bound in its place does not.
+    assert!(!warned("name: file-read", ""));
+    assert!(warned("name: file-read", &bound("file-read")));
+    assert!(warned("name: shell", ""));
+}

@@ -47,8 +47,17 @@ pub(in crate::call) fn error_code(error: &CallError) -> &'static str {
         CallError::Unavailable { .. } => "unavailable",
         CallError::Unknown { .. } => "unknown",
         CallError::Cancelled { .. } => "cancelled",
+        CallError::NotBegun { .. } => "not_begun",
         CallError::NotReady { .. } => "not_ready",
         CallError::Journal(_) => "journal",
+    }
+}
+
+/// The same of a call that was decided on.
+pub(in crate::call) fn failure_code(error: &CallError) -> &'static str {
+    match error {
+        CallError::Cancelled { .. } => "not_begun",
+        other => error_code(other),
     }
 }
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::super::{params, rig, rpc};
+use super::super::{id, params, rig, rpc};
 use super::{ATTACK, screened, with};
-use crate::kind;
+use crate::error::KernelError;
 use crate::ports::FaultKind;
 use crate::testing::{Rig, ScriptedModel, says};
+use crate::{Door, Talk, kind};
 
 /// A manifest with a model to talk to and a model that judges.
 fn judged(detection: &str, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Rig {
@@ -78,6 +79,43 @@ async fn a_judge_that_fails_or_never_answers_fails_closed() {
         );
         assert_eq!(screened(&rig, kind::SCREEN_JUDGED)[0]["verdict"], "unavailable");
     }
+}
+
+/// An agent that ends while the judge thinks has not found the message suspect.
+#[tokio::test]
+async fn a_message_whose_judge_the_agents_end_cut_off_is_not_refused_and_may_come_again() {
+    let mut rig = judged("llm-based", |_| None);
+    rig.models
+        .insert("model".to_owned(), Arc::new(ScriptedModel::hanging()));
+    let kernel = rig.start().await;
+    let asked = || {
+        let text = "What is the weather in the valley?".to_owned();
+        Talk::new("ann", Some("desk".to_owned()), text, id(1))
+    };
+    let talk = tokio::spawn({
+        let kernel = kernel.clone();
+        async move { kernel.talk(Door::launcher("test"), asked(), &|_, _| ()).await }
+    });
+    while rig.models["model"].asked().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    kernel.shutdown("restart", 0).await;
+    let refused = talk.await.unwrap().unwrap_err();
+    assert!(matches!(refused, KernelError::NotReady(_)), "{refused}");
+    assert!(!rig.journal.kinds().contains(&kind::MESSAGE_REFUSED.to_owned()));
+    let judge = ScriptedModel::new(|request, _| {
+        let crate::ports::Message::User { text, .. } = &request.messages[0] else {
+            panic!()
+        };
+        let marker = text.lines().next().unwrap().strip_prefix("Marker: ");
+        Ok(says(&marker.map_or("fine".to_owned(), |marker| {
+            json!({"verdict": "clean", "marker": marker}).to_string()
+        })))
+    });
+    rig.models.insert("model".to_owned(), Arc::new(judge));
+    let kernel = rig.start().await;
+    let told = kernel.talk(Door::launcher("test"), asked(), &|_, _| ()).await;
+    assert_eq!(told.unwrap().text, "fine");
 }
 
 #[tokio::test(start_paused = true)]

@@ -140,6 +140,14 @@ fn errors_of_a_call_have_the_codes_of_the_table() {
         ),
         (CallError::Cancelled { tool: tool() }, -32603, json!("cancelled")),
         (
+            CallError::NotBegun {
+                tool: tool(),
+                reason: "away".to_owned(),
+            },
+            -32030,
+            json!("state_unavailable"),
+        ),
+        (
             CallError::NotReady {
                 state: LifecycleState::Stopping,
             },

@@ -125,7 +125,7 @@ impl ToolRunner for Leased {
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let granted = self.license.granted().await;
-            granted.map_err(|why| RunError::Unavailable(format!("nothing was begun: {why}")))?;
+            granted.map_err(|why| RunError::NotBegun(why.to_string()))?;
             self.inner.run(permit, cancel).await
         })
     }
@@ -165,7 +165,7 @@ impl ToolRunner for Leased {
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let granted = self.license.granted().await;
-            granted.map_err(|why| RunError::Unavailable(format!("nothing was begun: {why}")))?;
+            granted.map_err(|why| RunError::NotBegun(why.to_string()))?;
             self.inner.check(permit, cancel).await
         })
     }
