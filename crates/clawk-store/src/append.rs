@@ -1,9 +1,13 @@
 //! Linking batches into their chains and inserting them, inside the writer's transaction.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use clawk_kernel::kind;
 use clawk_kernel::ports::{Batch, EffectChange, Entry, InboxChange};
 use clawk_kernel::purse::Amount;
 use clawk_kernel::time::Timestamp;
@@ -32,9 +36,11 @@ struct Tip {
     started: Timestamp,
     last: Timestamp,
     changed: bool,
+    /// Its last event is the session's end.
+    ended: bool,
 }
 
-/// The tips of the chains. INVARIANT: equal to the database between transactions; [`Self::forget`] after a rollback.
+/// The tips of the chains that still grow. INVARIANT: equal to the database between transactions; [`Self::forget`] after a rollback.
 #[derive(Debug, Default)]
 pub(crate) struct Tips {
     tips: HashMap<SessionId, Tip>,
@@ -149,6 +155,7 @@ impl Tips {
             changed.push(entry.session);
         }
         tip.last = entry.at;
+        tip.ended = entry.kind == kind::SESSION_ENDED;
         time.clear();
         let _ = write!(time, "{}", entry.at); // silent-ok: writing to a String
         let draft = Draft {
@@ -176,7 +183,8 @@ impl Tips {
         Ok(())
     }
 
-    /// Writes the changed tips and sums; the last act before the commit.
+    /// Writes the changed tips and sums; the last act before the commit. The tip of a session that has ended is not kept: an agent
+    /// that delegates has one such session for each task.
     pub(crate) fn save(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         for ((hour, purse), amount) in std::mem::take(&mut self.spent) {
             add_spent(connection, hour, &purse, &amount)?;
@@ -198,6 +206,9 @@ impl Tips {
                     tip.started.0,
                     tip.last.0
                 ])?;
+                if tip.ended {
+                    self.tips.remove(&session);
+                }
             }
         }
         Ok(())
@@ -236,6 +247,7 @@ fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> 
                 started: Timestamp(row.get(4)?),
                 last: at,
                 changed: false,
+                ended: false,
             })
         })
         .optional()?;
@@ -259,6 +271,7 @@ fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> 
         started: at,
         last: at,
         changed: false,
+        ended: false,
     })
 }
 

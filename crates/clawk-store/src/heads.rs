@@ -97,7 +97,7 @@ impl StateDir {
     /// # Errors
     /// It does not: the key was swapped, the heads were changed, or events are missing.
     pub fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
-        Reader::open(self.path())?.check_heads(key)
+        self.inner.readers.now(|reader| reader.check_heads(key))
     }
 
     /// Tells whether the journal has a signed head.
@@ -105,7 +105,16 @@ impl StateDir {
     /// # Errors
     /// The database can't be read.
     pub fn is_signed(&self) -> Result<bool, StateError> {
-        Ok(!Reader::open(self.path())?.heads_after(0, 1)?.is_empty())
+        let first = self.inner.readers.now(|reader| reader.heads_after(0, 1))?;
+        Ok(!first.is_empty())
+    }
+
+    /// Compares the stored tables with the events, as [`Reader::projections`] does.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn projections(&self, last: Option<u64>) -> Result<Vec<String>, StateError> {
+        self.inner.readers.now(|reader| reader.projections(last))
     }
 
     /// Notes how a delivery to a second place went.

@@ -6,7 +6,7 @@ mod projections;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::ports::{Content, OpenMessage, Recorded, Scan, SessionRow};
 use clawk_kernel::time::Timestamp;
@@ -37,8 +37,8 @@ const CLOCK_SET_BACK_US: i64 = 3_600_000_000;
 /// Connections that read at the same time.
 const READERS: usize = 4;
 
-/// Read-only connections, opened on need.
-#[derive(Debug)]
+/// Read-only connections, opened on need. To open one takes as long as to read its whole schema.
+#[derive(Debug, Clone)]
 pub(crate) struct Readers {
     database: PathBuf,
     blobs: Blobs,
@@ -67,25 +67,10 @@ impl Readers {
             .acquire_owned()
             .await
             .map_err(|_| "it was closed".to_owned())?; // silent-ok: says no more
-        let (database, blobs, idle) = (self.database.clone(), self.blobs.clone(), self.idle.clone());
+        let own = self.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            let free = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let reader = match free {
-                Some(reader) => reader,
-                None => {
-                    let connection = schema::open_reader(&database)?;
-                    seal::teach(&connection, blobs.seals()).map_err(StateError::database(&database))?;
-                    Reader {
-                        connection,
-                        database,
-                        blobs,
-                    }
-                }
-            };
-            let outcome = job(&reader);
-            idle.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
-            outcome
+            own.now(job)
         });
         match done.await {
             Ok(outcome) => outcome.map_err(|e| e.to_string()),
@@ -93,9 +78,37 @@ impl Readers {
         }
     }
 
+    /// Runs a read on this thread; blocks.
+    pub(crate) fn now<T>(&self, job: impl FnOnce(&Reader) -> Result<T, StateError>) -> Result<T, StateError> {
+        let free = self.idle().pop();
+        let reader = match free {
+            Some(reader) => reader,
+            None => self.open()?,
+        };
+        let outcome = job(&reader);
+        if !self.slots.is_closed() {
+            self.idle().push(reader);
+        }
+        outcome
+    }
+
+    fn open(&self) -> Result<Reader, StateError> {
+        let connection = schema::open_reader(&self.database)?;
+        seal::teach(&connection, self.blobs.seals()).map_err(StateError::database(&self.database))?;
+        Ok(Reader {
+            connection,
+            database: self.database.clone(),
+            blobs: self.blobs.clone(),
+        })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn close(&self) {
         self.slots.close();
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.idle().clear();
     }
 }
 

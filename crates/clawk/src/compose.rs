@@ -98,6 +98,8 @@ pub(crate) struct Blueprint {
     audit_writable: Arc<AtomicBool>,
     /// What starts tools: what one of its clones has found out about this host, all of them know.
     launcher: Arc<OnceLock<Launcher>>,
+    /// What that is made of: its first process may have been started already.
+    ahead: Launcher,
     /// The manifest's channels, once they are connected.
     connected: Arc<Mutex<Option<clawk_channels::Channels>>>,
     /// It is tried: stores that lie outside of its state are read and not changed.
@@ -203,6 +205,7 @@ impl Blueprint {
             identities,
             audit_writable: Arc::new(AtomicBool::new(true)),
             launcher: Arc::default(),
+            ahead: Launcher::default(),
             connected: Arc::default(),
             dry: false,
         })
@@ -228,6 +231,11 @@ impl Blueprint {
             Some(_) => Ok(self),
             None => self.agreed(false, false).await,
         }
+    }
+
+    /// With a launcher whose first process was started before this was read.
+    pub(crate) fn launched_by(self, ahead: Launcher) -> Self {
+        Self { ahead, ..self }
     }
 
     /// What follows `running` in its process: what was found out about this host is known to it, too.
@@ -306,6 +314,12 @@ impl Blueprint {
     /// # Errors
     /// The state is not the one that was signed, or an audit that a policy wants can't be written.
     pub(crate) fn keeper(&self, state: &StateDir) -> Result<Keeper> {
+        Keeper::check(state)?;
+        self.keeper_of_checked(state)
+    }
+
+    /// The same after [`Keeper::check`].
+    fn keeper_of_checked(&self, state: &StateDir) -> Result<Keeper> {
         let Settings {
             checkpoints,
             retention,
@@ -361,7 +375,9 @@ impl Blueprint {
     /// What starts tools, at every level. What levels keep lies in `cache`.
     pub(crate) fn launcher(&self, cache: Option<&Path>) -> Launcher {
         let make = || {
-            let launcher = Launcher::default()
+            let launcher = self
+                .ahead
+                .clone()
                 .with_levels(self.config.levels(cache))
                 .with_warm(self.config.warm())
                 .leaving_free(self.config.settings.sandbox.min_free());

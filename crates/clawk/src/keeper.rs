@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::kept::{self, Erase, Reader, StateDir};
+use crate::state::kept::{self, Erase, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_trace::checkpoint::Signer;
@@ -88,21 +88,28 @@ struct Shared {
 }
 
 impl Keeper {
-    /// Begins. Refuses a journal that is not the one that was signed.
+    /// Refuses a journal that is not the one that was signed; before [`Self::start`].
     ///
     /// # Errors
-    /// The key, the heads, the journal and the second place don't fit each other; the webhook's address is none.
+    /// The key, the heads, the journal and the tables beside it don't fit each other.
+    pub(crate) fn check(state: &StateDir) -> Result<()> {
+        // A fresh state has nothing to be held against: its key is made with the first head, not before the first answer.
+        if state.is_signed()? {
+            state.check_heads(&state.signer()?.public())?;
+        }
+        sound(state)
+    }
+
+    /// Begins.
+    ///
+    /// # Errors
+    /// The second place does not fit the journal; the webhook's address is none.
     pub(crate) fn start(
         state: &StateDir,
         checkpoints: &Checkpoints,
         retention: &Retention,
         env: &clawk_secrets::Env,
     ) -> Result<Self> {
-        // A fresh state has nothing to be held against: its key is made with the first head, not before the first answer.
-        if state.is_signed()? {
-            state.check_heads(&state.signer()?.public())?;
-        }
-        sound(state)?;
         let file = checkpoints.file.clone().map(File::new);
         if let Some(file) = &file {
             file.check(state)?;
@@ -180,7 +187,7 @@ async fn at(due: Option<Instant>) {
 /// Whether what is kept beside the journal is what its newest events tell: a start must not repeat, forget or spend anew what
 /// somebody took out. All of it, whatever its age: `clawk trace verify`.
 fn sound(state: &StateDir) -> Result<()> {
-    let differs = Reader::open(state.path())?.projections(Some(NEWEST_EVENTS))?;
+    let differs = state.projections(Some(NEWEST_EVENTS))?;
     let Some(first) = differs.first() else {
         return Ok(());
     };

@@ -15,6 +15,12 @@ pub(crate) fn rss_mib(pid: u32) -> Result<f64> {
     status_kib(pid, "VmRSS:").map(|kib| kib / 1024.0)
 }
 
+/// The part of it that is the process's own, MiB: what it wrote. The rest are pages of files, which the kernel drops when it needs
+/// memory, and of which it maps as many at once as lie together in its cache.
+pub(crate) fn own_mib(pid: u32) -> Result<f64> {
+    status_kib(pid, "RssAnon:").map(|kib| kib / 1024.0)
+}
+
 /// CPU seconds so far, user and system, of all threads that live: to the nanosecond, where `stat` counts ticks.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     let tasks = format!("/proc/{pid}/task");

@@ -23,6 +23,10 @@ pub(crate) const WORD: &str = "nursery";
 /// A blank box is made so much later than the order that took the last one, that a short call is not slowed by it.
 const SETTLE: Duration = Duration::from_millis(5);
 
+/// What later boxes share is made so much later than the first order: that one is the look at the host's walls, for which an agent's
+/// start waits, and the start needs the processors.
+const START: Duration = Duration::from_millis(25);
+
 /// Blank box to nursery: it waits; an order has come.
 const WAITS: u8 = b'w';
 const TAKEN: u8 = b't';
@@ -32,15 +36,16 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
     // Whatever clawk was started with: here children are waited for, and later forgotten.
     let ready = sys::reset_signals()
         .and_then(|()| limits::detach_stdin())
-        .and_then(|()| cell::Ready::make());
-    let (Ok(ready), Ok(())) = (ready, sys::forget_children()) else {
+        .and_then(|()| sys::forget_children());
+    if ready.is_err() {
         return ExitCode::from(2);
-    };
+    }
     let mut nursery = Nursery {
-        ready,
+        ready: cell::Ready::make(),
         spare: None,
         idle: Duration::ZERO,
         due: None,
+        rest: Rest::Missing,
     };
     let socket = UnixStream::from(socket);
     loop {
@@ -77,6 +82,26 @@ struct Nursery {
     idle: Duration,
     /// When one is to be made.
     due: Option<Instant>,
+    rest: Rest,
+}
+
+/// What boxes share that the first one does not wait for.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// No order has come.
+    Missing,
+    /// It is made then.
+    Due(Instant),
+    Made,
+}
+
+impl Rest {
+    fn due(self) -> Option<Instant> {
+        match self {
+            Self::Due(due) => Some(due),
+            Self::Missing | Self::Made => None,
+        }
+    }
 }
 
 /// A supervisor with a blank box.
@@ -95,7 +120,8 @@ impl Nursery {
             (Some(_), None) => None,
             (None, _) => self.due,
         };
-        let [called, told] = self.wait(socket, next);
+        self.make_rest_in_time();
+        let [called, told] = self.wait(socket, [next, self.rest.due()].into_iter().flatten().min());
         if called.intersects(PollFlags::HUP | PollFlags::ERR) && waits.is_some() {
             return Step::Gone;
         }
@@ -160,19 +186,36 @@ impl Nursery {
         match sys::fork_into(0) {
             Ok(Some(_)) => {
                 drop(theirs);
-                self.ready.prepare();
+                self.after_order();
             }
             Ok(None) => return Step::Supervisor(theirs),
             Err(_) => drop(theirs), // silent-ok: the closed socket says it
         }
         self.idle = Duration::from_millis(birth.blank_idle_ms());
         if !self.idle.is_zero() {
-            self.due = self.due.or_else(|| Instant::now().checked_add(SETTLE));
+            let settle = Instant::now().checked_add(SETTLE);
+            self.due = self.due.or_else(|| settle.max(self.rest.due()));
         }
         Step::Done
     }
 
+    fn after_order(&mut self) {
+        match self.rest {
+            Rest::Missing => self.rest = Instant::now().checked_add(START).map_or(Rest::Made, Rest::Due),
+            Rest::Due(_) => {}
+            Rest::Made => self.ready.prepare(),
+        }
+    }
+
+    fn make_rest_in_time(&mut self) {
+        if self.rest.due().is_some_and(|due| due <= Instant::now()) {
+            self.ready.complete();
+            self.rest = Rest::Made;
+        }
+    }
+
     fn make_spare(&mut self) -> Step {
+        self.make_rest_in_time();
         self.due = None;
         self.ready.refresh();
         self.ready.prepare_if_none();

@@ -69,6 +69,17 @@ impl Launcher {
         }
     }
 
+    /// Starts the process that boxes are forked from, so that the first box need not wait for it. Where that fails, the first box says
+    /// so.
+    pub fn begin(&self) {
+        self.nursery.begin();
+    }
+
+    /// Ends the process that boxes are forked from, if none was: no box is wanted. If one is all the same, it starts again.
+    pub fn end_unused(&self) {
+        self.nursery.end_unused();
+    }
+
     /// Removes control groups that boxes of an earlier clawk left behind, one that was killed together with its boxes. To be
     /// called at the start. How many were removed.
     #[must_use]

@@ -40,6 +40,8 @@ struct Process {
     /// What supervisors inherit: the groups, and the folder that it was started in.
     groups: String,
     folder: Option<PathBuf>,
+    /// An order was given to it.
+    used: bool,
 }
 
 impl Drop for Process {
@@ -70,6 +72,21 @@ impl Nursery {
         self.blank_idle_ms.store(idle_ms, Ordering::Relaxed);
     }
 
+    /// Starts the process before it is needed.
+    pub(super) fn begin(&self) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.is_none() {
+            let folder = std::env::current_dir().ok(); // silent-ok: a folder that is gone is none
+            *now = self.start(groups(), folder).ok(); // silent-ok: whoever needs it tries again, and tells
+        }
+    }
+
+    /// Ends it, if nothing was forked from it yet.
+    pub(super) fn end_unused(&self) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.take_if(|one| !one.used);
+    }
+
     /// Hands the supervisor's end of a socket over, for which a supervisor is forked.
     ///
     /// # Errors
@@ -78,15 +95,17 @@ impl Nursery {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let birth = Birth::of(self.blank_idle_ms.load(Ordering::Relaxed));
         let (groups, folder) = (groups(), std::env::current_dir().ok()); // silent-ok: a folder that is gone is none
-        let same = |one: &Process| one.groups == groups && one.folder == folder;
-        if let Some(one) = now.as_ref().filter(|one| same(one))
+        let same = |one: &&mut Process| one.groups == groups && one.folder == folder;
+        if let Some(one) = now.as_mut().filter(|one| same(one))
             && send_with(one.socket.as_fd(), &birth.0, &[theirs.as_fd()]).is_ok()
         {
+            one.used = true;
             return Ok(());
         }
         // None yet, or of another place, or killed from outside, for memory perhaps.
         *now = None;
         let one = now.insert(self.start(groups, folder)?);
+        one.used = true;
         send_with(one.socket.as_fd(), &birth.0, &[theirs.as_fd()])
     }
 
@@ -112,6 +131,7 @@ impl Nursery {
             socket: ours,
             groups,
             folder,
+            used: false,
         })
     }
 }
@@ -203,5 +223,32 @@ mod tests {
             );
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
+    }
+
+    /// Its process's number.
+    fn number(nursery: &Nursery) -> Option<Pid> {
+        let now = nursery.now.lock().unwrap();
+        now.as_ref()
+            .and_then(|one| Pid::from_raw(i32::try_from(one.child.id()).unwrap()))
+    }
+
+    #[test]
+    fn what_was_started_ahead_is_used_and_ended_only_where_no_box_was_wanted() {
+        let words = ["-c", "exec sleep 60"].map(OsString::from).to_vec();
+        let nursery = Nursery::new(PathBuf::from("/bin/sh"), words);
+        nursery.begin();
+        let first = number(&nursery).unwrap();
+        nursery.begin();
+        assert_eq!(number(&nursery), Some(first), "one is enough");
+        nursery.end_unused();
+        assert_eq!(number(&nursery), None);
+        assert!(!lives(first));
+        nursery.begin();
+        let second = number(&nursery);
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        nursery.bear(&theirs).unwrap();
+        assert_eq!(number(&nursery), second, "the order goes to it");
+        nursery.end_unused();
+        assert_eq!(number(&nursery), second, "boxes are forked from it");
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clawk_egress::Url;
+use clawk_sandbox::Launcher;
 use clawk_server::{Host, Options, Rights};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -266,8 +267,11 @@ async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<Blueprin
         (Some(manifest), _) => {
             // Standard input and the terminal of whoever speaks the protocol on it are not for questions.
             let asks = !args.stdio && io::stdin().is_terminal() && trust::asks();
+            // It takes milliseconds to be there, which are those of reading the manifest.
+            let ahead = Launcher::default();
+            ahead.begin();
             let blueprint = Blueprint::with_config(manifest, load()?).await?;
-            blueprint.agreed(args.trust, asks).await?
+            blueprint.launched_by(ahead).agreed(args.trust, asks).await?
         }
         (None, Some(_)) if args.stdio => {
             bail!("`--listen` beside `--stdio` needs a CLAW: which agent would be behind the address?")

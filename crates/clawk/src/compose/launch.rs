@@ -101,12 +101,15 @@ impl Launched {
         waits: bool,
     ) -> Result<Self> {
         let blueprint = blueprint.named().await?;
-        let state = blueprint.ready(state, waits).await?;
-        blueprint.parts(&state, ask.clone())?;
+        let check = |state: &StateDir| {
+            blueprint.parts(state, ask.clone())?;
+            Keeper::check(state)
+        };
+        let state = blueprint.ready(state, waits, check).await?;
         let elsewhere = blueprint.elsewhere(state.path()).await?;
         let swarm = blueprint.manifest.swarm.is_some();
         let signer = swarm.then(|| state.signer().map(Arc::new)).transpose()?;
-        let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
+        let keeper = Mutex::new(Some(blueprint.keeper_of_checked(&state)?));
         Ok(Self {
             elsewhere,
             signer,
@@ -144,8 +147,8 @@ impl Launched {
         let flag = state.map(Path::to_owned);
         // The state itself is as closed to tools as in any run.
         blueprint.read.push(real);
-        let state = blueprint.ready(Some(&place), false).await?;
-        blueprint.parts(&state, ask.clone())?;
+        let check = |state: &StateDir| Ok(blueprint.parts(state, ask.clone()).map(drop)?);
+        let state = blueprint.ready(Some(&place), false, check).await?;
         let before = state.journal().spent_since(i64::MIN).await?;
         Ok(Self {
             elsewhere: (None, TokenKey::default()),

@@ -12,13 +12,23 @@ use super::{Blueprint, lacks, own};
 
 impl Blueprint {
     /// Opens the agent's state, and makes sure that its sandbox can be had here. The box of the probe starts while the state is
-    /// being opened.
+    /// being opened and looked at by `check`.
     ///
     /// # Errors
-    /// Another process owns the state, it is broken, or it can't be made; [`StartError::Sandbox`].
-    pub(crate) async fn ready(&self, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
+    /// Another process owns the state, it is broken, or it can't be made; [`StartError::Sandbox`]; those of `check`.
+    pub(crate) async fn ready(
+        &self,
+        flag: Option<&Path>,
+        waits: bool,
+        check: impl FnOnce(&StateDir) -> Result<()>,
+    ) -> Result<StateDir> {
         let dir = self.state_dir(flag)?;
-        let (enclosed, state) = tokio::join!(self.enclosed(&dir), self.open_state(&dir, flag, waits));
+        let opened = async {
+            let state = self.open_state(&dir, flag, waits).await?;
+            check(&state)?;
+            anyhow::Ok(state)
+        };
+        let (enclosed, state) = tokio::join!(self.enclosed(&dir), opened);
         enclosed.map_err(|error| match &error {
             StartError::Sandbox(Refusal::Unavailable { level, .. }) => {
                 anyhow!("{error} [{}]", lacks::of_level(*level))
@@ -40,7 +50,9 @@ impl Blueprint {
     pub(crate) async fn enclosed(&self, state: &Path) -> Result<(), StartError> {
         let launcher = self.launcher(Some(&state.join("cache")));
         let levels = self.levels();
-        if !levels.is_empty() {
+        if levels.is_empty() {
+            launcher.end_unused();
+        } else {
             for plan in self.declared() {
                 plan.available().map_err(StartError::Sandbox)?;
                 own::make_missing(&plan, &self.read, &self.workdir)

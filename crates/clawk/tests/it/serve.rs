@@ -149,6 +149,31 @@ fn a_launched_agent_stays_itself_whatever_the_wire_says() {
     assert!(server.end().success());
 }
 
+/// Processes of an agent that boxes are forked from.
+fn nurseries(of: &Server) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", of.id())).unwrap();
+    let children: String = threads
+        .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("children")).unwrap_or_default())
+        .collect();
+    let words = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let children = children.split_whitespace().map(words);
+    children.filter(|words| words.contains("__sandbox")).count()
+}
+
+#[test]
+fn what_boxes_are_forked_from_is_started_once_and_only_stays_for_an_agent_with_tools() {
+    let agent = Agent::new();
+    let mut server = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    assert!(server.initialize(&tiny("x")).get("result").is_some());
+    assert_eq!(nurseries(&server), 1);
+    assert!(server.end().success());
+    agent.may("");
+    let mut server = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    assert!(server.initialize(&tiny("x")).get("result").is_some());
+    assert_eq!(nurseries(&server), 0);
+    assert!(server.end().success());
+}
+
 #[test]
 fn a_manifest_that_only_names_the_agent_is_enough_for_a_launched_one() {
     let agent = Agent::new();

@@ -5,7 +5,8 @@
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::sync::OnceLock;
 
 use seccompiler::{
@@ -184,42 +185,64 @@ pub(crate) fn install(bytes: &[u8]) -> io::Result<()> {
     sys::install_filter(&tree::program_of(bytes)?, false).map(drop)
 }
 
+/// Boxes of these kinds are the commonest.
+const COMMON: [(bool, bool, Judged); 4] = [
+    (true, false, Judged::Nothing),
+    (true, false, Judged::All),
+    (true, false, Judged::Changes),
+    (true, true, Judged::Nothing),
+];
+
 /// Makes the commonest ones ahead; to be called by a process of one thread. They are made by a process that ends with that: what is
 /// left of the lists in the memory of the one that boxes are forked from, each of them would have for itself sooner or later.
+///
+/// # Errors
+/// No such process can be had. Then each box makes its own.
 pub(super) fn make_ready() -> io::Result<()> {
-    for (strict, own, judged) in [
-        (true, false, Judged::Nothing),
-        (true, false, Judged::All),
-        (true, false, Judged::Changes),
-        (true, true, Judged::Nothing),
-    ] {
-        let Some(place) = MADE.get(kind_of(strict, own, judged)) else {
-            continue;
-        };
-        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let Some(maker) = sys::fork_into(0)? else {
-            let made = of(strict, own, judged).map(|filter| tree::bytes(&filter.program));
-            let told = made.and_then(|bytes| io::Write::write_all(&mut std::fs::File::from(writer), &bytes));
-            sys::end(i32::from(told.is_err()));
-        };
-        drop(writer);
-        let mut bytes = Vec::with_capacity(MAX_BYTES);
-        io::Read::read_to_end(&mut std::fs::File::from(reader), &mut bytes)?;
-        let ended = rustix::process::waitpid(Some(maker), WaitOptions::empty())?;
-        if ended.is_none_or(|(_, status)| status.exit_status() != Some(0)) {
-            return Err(io::Error::other("seccomp: the filters could not be made"));
-        }
-        let program = tree::program_of(&bytes)?;
-        place.get_or_init(|| Filter {
-            program,
-            notifies: judged != Judged::Nothing,
-        });
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let Some(maker) = sys::fork_into(0)? else {
+        sys::end(i32::from(tell_common(writer.into()).is_err()));
+    };
+    drop(writer);
+    let made = hear_common(reader.into());
+    let _ = rustix::process::waitpid(Some(maker), WaitOptions::empty()); // silent-ok: where children are forgotten, this waits and fails
+    made
+}
+
+/// The programs in their order, each behind its length in bytes.
+fn tell_common(mut to: File) -> io::Result<()> {
+    for (strict, own, judged) in COMMON {
+        let bytes = tree::bytes(&of(strict, own, judged)?.program);
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        to.write_all(&length.to_ne_bytes())?;
+        to.write_all(&bytes)?;
     }
     Ok(())
 }
 
-/// Room for a filter's bytes.
-const MAX_BYTES: usize = 8 << 10;
+fn hear_common(mut from: File) -> io::Result<()> {
+    for (strict, own, judged) in COMMON {
+        let mut length = [0_u8; 4];
+        from.read_exact(&mut length)?;
+        let length = usize::try_from(u32::from_ne_bytes(length)).map_err(io::Error::other)?;
+        if length > MAX_BYTES {
+            return Err(io::Error::other("seccomp: no such filter"));
+        }
+        let mut bytes = vec![0_u8; length];
+        from.read_exact(&mut bytes)?;
+        let program = tree::program_of(&bytes)?;
+        if let Some(place) = MADE.get(kind_of(strict, own, judged)) {
+            place.get_or_init(|| Filter {
+                program,
+                notifies: judged != Judged::Nothing,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The longest program that the kernel takes, bytes.
+const MAX_BYTES: usize = 32 << 10;
 
 /// Numbers from here on are of the x32 table, or no numbers at all.
 const FOREIGN: u32 = 0x4000_0000;

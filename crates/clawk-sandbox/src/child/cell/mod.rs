@@ -54,12 +54,18 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    pub(super) fn make() -> io::Result<Self> {
-        filter::make_ready()?;
-        Ok(Self {
+    /// The least, so that the first box starts soon: it makes what else it needs itself.
+    pub(super) fn make() -> Self {
+        Self {
             hierarchies: Hierarchies::read(),
             network: None,
-        })
+        }
+    }
+
+    /// Makes the rest, for all boxes after the first ones.
+    pub(super) fn complete(&mut self) {
+        let _ = filter::make_ready(); // silent-ok: each box makes its own then
+        self.prepare_if_none();
     }
 
     /// When a supervisor has been forked, which has the network namespace now: makes one for the next. An ordinary user's belongs to

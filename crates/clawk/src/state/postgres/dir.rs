@@ -246,6 +246,13 @@ impl StateDir {
         }
     }
 
+    pub(crate) fn projections(&self, last: Option<u64>) -> Result<Vec<String>, StateError> {
+        match self {
+            Self::Sqlite(state) => state.projections(last),
+            Self::Postgres(remote) => super::Reader::open(&remote.path)?.projections(last),
+        }
+    }
+
     pub(crate) fn signer(&self) -> Result<Signer, StateError> {
         match self {
             Self::Sqlite(state) => state.signer(),

@@ -210,3 +210,27 @@ fn a_filter_is_short() {
         assert_eq!(tree::program_of(&tree::bytes(program)).unwrap(), *program);
     }
 }
+
+#[test]
+fn the_common_filters_that_are_handed_over_are_those_that_a_box_would_make() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let told = std::thread::spawn(move || tell_common(writer.into()));
+    hear_common(reader.into()).unwrap();
+    told.join().unwrap().unwrap();
+    for (strict, own, judged) in COMMON {
+        let made = MADE[kind_of(strict, own, judged)].get().unwrap();
+        let wanted = Lists::of(strict, own, judged).unwrap().program().unwrap();
+        assert_eq!(tree::bytes(&made.program), tree::bytes(&wanted));
+        assert_eq!(made.notifies, judged != Judged::Nothing);
+    }
+}
+
+#[test]
+fn half_a_filter_is_not_taken() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let mut writer = File::from(writer);
+    writer.write_all(&4096_u32.to_ne_bytes()).unwrap();
+    writer.write_all(&[0; 100]).unwrap();
+    drop(writer);
+    assert!(hear_common(reader.into()).is_err());
+}
