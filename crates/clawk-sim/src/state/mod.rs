@@ -72,7 +72,8 @@ impl World {
             (id(1, n), format!("{word} {n}"))
         });
         let tasks = tasks.collect();
-        let users = Users::new(rng.below(9), rng.below(5), tasks);
+        let calls = if rng.one_in(3) { 40 } else { 9 };
+        let users = Users::new(rng.below(calls), rng.below(5), tasks);
         let hosts = (0..2 + rng.below(3)).map(|at| {
             let make = Make {
                 number: u8::try_from(at).unwrap_or(0),

@@ -36,12 +36,19 @@ fn hosts_that_share_a_state_break_nothing_and_are_the_same_twice() {
         ("crashes", sum(&reports, |report| report.crashes), 50),
         ("hosts asleep", sum(&reports, |report| report.asleep), 50),
         ("failovers", sum(&reports, |report| report.failovers), 5),
-        ("sessions taken over", sum(&reports, |report| report.taken_over), 200),
+        (
+            "sessions taken over",
+            sum(&reports, |report| report.taken_over),
+            200,
+        ),
         ("stops", sum(&reports, |report| report.stops), 20),
         ("effects", sum(&reports, |report| report.effects), 50),
     ];
     for (what, times, least) in happened {
-        assert!(times > least, "{times} {what}: the faults and the work really happen");
+        assert!(
+            times > least,
+            "{times} {what}: the faults and the work really happen"
+        );
     }
 }
 
