@@ -531,24 +531,7 @@ impl<'a> Record<'a> {
             Err(error) if self.open => return Err(error),
             // It stands in the journal already, and it is no end.
             Err(pending @ CallError::ApprovalPending { .. }) => return Err(pending),
-            Err(error) => {
-                self.settle();
-                self.refused(&error, duration_ms);
-                // A refusal is an answer: nobody is told one while another host runs the same request.
-                let claim = self
-                    .claim()
-                    .filter(|_| !self.started && self.calls.hosts.is_some());
-                if let Err(unwritten) = self.flush_claiming(claim).await {
-                    if matches!(unwritten, CallError::Journal(JournalError::Unmet(_))) {
-                        return Err(unwritten);
-                    }
-                    self.calls
-                        .owes
-                        .fetch_or(self.started && self.side_effects, Ordering::SeqCst);
-                    return Err(self.unrecorded(&format!("{error}, and this"), unwritten));
-                }
-                return Err(error);
-            }
+            Err(error) => return Err(self.end_refused(error, duration_ms).await),
         };
         let RunOutcome {
             content,
@@ -596,6 +579,26 @@ impl<'a> Record<'a> {
                 Err(self.unrecorded("it ran, and its outcome", CallError::Journal(why)))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Records that it was refused or failed; what is told then.
+    async fn end_refused(&mut self, error: CallError, duration_ms: u64) -> CallError {
+        self.settle();
+        self.refused(&error, duration_ms);
+        // A refusal is an answer: nobody is told one while another host runs the same request.
+        let claim = self
+            .claim()
+            .filter(|_| !self.started && self.calls.hosts.is_some());
+        match self.flush_claiming(claim).await {
+            Ok(()) => error,
+            Err(claimed @ CallError::Journal(JournalError::Unmet(_))) => claimed,
+            Err(unwritten) => {
+                self.calls
+                    .owes
+                    .fetch_or(self.started && self.side_effects, Ordering::SeqCst);
+                self.unrecorded(&format!("{error}, and this"), unwritten)
+            }
         }
     }
 

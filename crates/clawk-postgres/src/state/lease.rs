@@ -2,7 +2,7 @@
 //! up at every acquisition, and an expiry by the database's clock.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::JournalError;
@@ -68,7 +68,7 @@ impl Held {
 
 /// Whose the lease is now.
 pub(super) enum Acquired {
-    Ours(Lease),
+    Ours(Arc<Lease>),
     Theirs(String),
 }
 
@@ -80,14 +80,14 @@ pub(super) async fn acquire(database: &Database, serving: &Serving) -> Result<Ac
         Sharing::Shared => join(database, serving, None).await,
     };
     match taken {
-        Ok(Ok(number)) => Ok(Acquired::Ours(Lease {
+        Ok(Ok(number)) => Ok(Acquired::Ours(Arc::new(Lease {
             host: serving.host.clone(),
             pid: i64::from(serving.pid),
             agent: serving.agent.clone(),
             sharing: serving.sharing,
             time: serving.lease,
             held: Mutex::new(Held::new(number, sent)),
-        })),
+        }))),
         Ok(Err(host)) => Ok(Acquired::Theirs(host)),
         Err(failure) => Err(refused(failure)),
     }
@@ -334,7 +334,7 @@ impl Lease {
     }
 
     /// Renews every third of the lease's time until the end.
-    pub(super) async fn renew(self: std::sync::Arc<Self>, database: Database, over: CancellationToken) {
+    pub(super) async fn renew(self: Arc<Self>, database: Database, over: CancellationToken) {
         let every = self.time / 3;
         let (mut failed, mut renewals) = (false, 0_u32);
         loop {

@@ -227,7 +227,7 @@ impl PgState {
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         let lease = loop {
             match lease::acquire(&database, &serving).await? {
-                lease::Acquired::Ours(lease) => break Arc::new(lease),
+                lease::Acquired::Ours(lease) => break lease,
                 lease::Acquired::Theirs(host) => {
                     if until.is_some_and(|until| tokio::time::Instant::now() >= until) {
                         return Err(PgStateError::Served { host });

@@ -197,7 +197,7 @@ pub(super) async fn everything(
     let until = patience.map(|patience| tokio::time::Instant::now() + patience);
     let lease = loop {
         match lease::acquire(database, &alone).await? {
-            Acquired::Ours(lease) => break Arc::new(lease),
+            Acquired::Ours(lease) => break lease,
             // Another host that started at the same time has done it.
             Acquired::Theirs(_) if !owned(database, serving).await?.due => return Ok(()),
             Acquired::Theirs(host) if until.is_some_and(|until| tokio::time::Instant::now() >= until) => {

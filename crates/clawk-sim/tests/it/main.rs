@@ -1,5 +1,7 @@
 //! A fixed set of seeds of each world, each twice. `cargo xtask sim --seeds N` plays more.
 
+#![expect(clippy::panic, reason = "tests: a panic is how they fail")]
+
 use clawk_sim::{Kind, Report};
 
 /// Plays the seeds, each twice.
