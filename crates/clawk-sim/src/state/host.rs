@@ -10,7 +10,8 @@ use clawk_kernel::{Door, Kernel, KernelError, Parts, StartError, kind};
 use clawk_proto::SessionId;
 use tokio::runtime::{Builder, Runtime};
 
-use super::handle::{Handle, Own, Writes};
+use super::handle::Handle;
+use super::own::{Own, Writes};
 use super::server::Server;
 use super::users::Facts;
 use crate::host::{LOOK, Make, Used, rig};

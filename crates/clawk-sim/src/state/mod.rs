@@ -5,6 +5,7 @@
 mod handle;
 mod host;
 mod judge;
+mod own;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -16,8 +17,8 @@ use crate::host::{Disk, Make};
 use crate::judge::Broken;
 use crate::rng::Rng;
 use crate::world::{Report, id};
-use handle::Writes;
 use host::Host;
+use own::Writes;
 use server::Server;
 use users::Users;
 

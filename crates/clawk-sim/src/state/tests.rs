@@ -7,8 +7,8 @@ use clawk_kernel::{CallError, Person, kind};
 use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
 
-use super::handle::Writes;
 use super::host::Host;
+use super::own::Writes;
 use super::server::{LEASE_MS, Server};
 use super::users::Facts;
 use crate::desk::tool_call;
