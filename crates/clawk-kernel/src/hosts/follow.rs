@@ -56,6 +56,17 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
         return Ok(());
     }
     let mut stops = Stops::default();
+    let read = pages(agent, hosts, &mut row, &mut stops).await;
+    // Also where a later page could not be read: these rows are not read again.
+    stops.apply(&agent.calls, hosts);
+    read?;
+    // What came behind it since is read next time.
+    *row = (*row).max(last_row);
+    hosts.followed.store(*row, Ordering::SeqCst);
+    Ok(())
+}
+
+async fn pages(agent: &Agent, hosts: &Hosts, row: &mut u64, stops: &mut Stops) -> Result<(), JournalError> {
     loop {
         let scan = Scan {
             kinds: FOLLOWED,
@@ -66,18 +77,13 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
         };
         let page = agent.scribe.journal().scan(scan).await?;
         for event in &page {
-            see(agent, hosts, event, &mut stops);
+            see(agent, hosts, event, stops);
             *row = event.row;
         }
         if page.len() < PAGE {
-            break;
+            return Ok(());
         }
     }
-    stops.apply(&agent.calls, hosts);
-    // What came behind it since is read next time.
-    *row = (*row).max(last_row);
-    hosts.followed.store(*row, Ordering::SeqCst);
-    Ok(())
 }
 
 /// What is stopped and lifted, by what it is about. Only how it stands at the end is told to the brake: a stop that was lifted since, and

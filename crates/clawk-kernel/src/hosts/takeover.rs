@@ -39,10 +39,11 @@ pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
     let _alone = hosts.gate.lock().await;
     let untaken: Vec<SessionId> = lock(&hosts.untaken).iter().copied().collect();
-    if !untaken.is_empty()
-        && let Err(error) = take_up(&agent.sessions, hosts, untaken).await
-    {
-        tracing::error!(%error, "sessions of a lost host could still not be taken up; they are tried again");
+    // One by one: the rest does not wait for one that can't be read.
+    for session in untaken {
+        if let Err(error) = take_up(&agent.sessions, hosts, vec![session]).await {
+            tracing::error!(%error, %session, "a session of a lost host could still not be taken up; it is tried again");
+        }
     }
 }
 

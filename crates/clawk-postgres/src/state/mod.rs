@@ -431,7 +431,7 @@ impl License {
     /// Waits for at most one lease's time until it may; a server that restarts is back by then.
     ///
     /// # Errors
-    /// The lease is another host's, or its last renewal is older than two thirds of its time.
+    /// The lease is another host's, or its last renewal, or what is known here of other hosts, is older than two thirds of its time.
     pub async fn granted(&self) -> Result<(), JournalError> {
         let until = tokio::time::Instant::now() + self.0.time;
         loop {
