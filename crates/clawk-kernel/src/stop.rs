@@ -250,8 +250,8 @@ fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate:
     scribe.entry(thread, kind::STOP_ENGAGED, &payload)
 }
 
-/// Lifts a stop. Recorded first: what can't be recorded stays stopped. `false`: `by` is no admin, or nothing is stopped. `shared`: other
-/// hosts may stop the same at the same time, and the caller lets the record say what holds.
+/// Lifts a stop. It is recorded first, so a lift that can't be recorded does not happen. Returns `false` if `by` is no admin, or if nothing
+/// is stopped. With `shared`, the brake is left alone: other hosts may stop the agent at the same time, so the caller reads the record.
 pub(crate) async fn lift(
     (brake, scribe, root): (&Brake, &Scribe, &Thread),
     session: Option<SessionId>,

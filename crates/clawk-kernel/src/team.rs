@@ -289,7 +289,7 @@ impl Team {
         Ok(durable)
     }
 
-    /// The agent has ended: nothing is decided any more, and nobody waits for a decision.
+    /// The agent has ended. No decision is made any more, and everyone who waits for one gets an error.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.over = true;

@@ -60,7 +60,7 @@ pub(crate) struct Host {
 pub(crate) struct Used(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl Used {
-    /// By run. What a client says is no run of the swarm.
+    /// Tokens by run. Messages of clients are left out: they belong to no run.
     pub(crate) fn by_run(&self) -> BTreeMap<String, u64> {
         let mut used = lock(&self.0).clone();
         used.retain(|run, _| !run.starts_with("chat"));

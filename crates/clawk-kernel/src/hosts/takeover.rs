@@ -66,8 +66,8 @@ async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> bool {
     }
 }
 
-/// Does per session what a start does for the whole journal. Where that fails, this host tries again: it has the sessions, and nobody works
-/// in them before.
+/// Does for each session what a start does for the whole journal. If it fails, this host keeps the sessions and tries again. Nobody works in
+/// them before it succeeds.
 pub(super) async fn take_up(
     sessions: &Arc<Sessions>,
     hosts: &Hosts,

@@ -345,7 +345,7 @@ async fn fetched(peers: &Peers, running: &Try) -> Result<(), KernelError> {
     unless_cancelled(peers, running, fetched).await
 }
 
-/// What its chain tells. A state that is away for a while is no end of the task.
+/// Reads the try's chain. If the state can't be reached, it is read again until it can; the task does not fail for that.
 async fn rebuilt(peers: &Peers, running: &Try) -> Result<Rebuilt, KernelError> {
     let read = async {
         loop {

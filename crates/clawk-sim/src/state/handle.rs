@@ -32,7 +32,7 @@ impl Handle {
         held.number != self.number || held.fenced.is_cancelled()
     }
 
-    /// One of this host's writes that are no events.
+    /// Writes something that is not an event.
     fn write<'a, T: Send + 'a>(
         &'a self,
         what: impl FnOnce(&Server, usize) -> T + Send + 'a,

@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// What one host's ids begin with, so that no other host makes the same.
 const IDS: u64 = 1 << 40;
 
-/// The agent as it is served now.
+/// The running agent of one start.
 #[derive(Clone)]
 pub(super) struct Served {
     pub(super) kernel: Kernel,

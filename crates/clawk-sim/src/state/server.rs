@@ -110,7 +110,7 @@ impl Inner {
         self.leases.get(&session).is_none_or(|lease| lease.run.is_none())
     }
 
-    /// Of other hosts, or of nobody since it was given up. A new session is taken.
+    /// Takes the batch's new sessions for the run. Fails if another run holds one of its sessions, or if one was given up.
     fn others(&mut self, run: usize, batch: &Batch) -> Result<Vec<(SessionId, u64)>, JournalError> {
         let own = batch.entries.iter().filter(|entry| !BESIDE.contains(&entry.kind));
         let sessions: BTreeSet<SessionId> = own.map(|entry| entry.session).collect();
@@ -375,7 +375,7 @@ impl Server {
         }
     }
 
-    /// Takes a session if nobody who lives has it. `None`: the run is over.
+    /// Takes a session, unless a run that goes on holds it. `None`: the caller's own run is over.
     pub(crate) fn hold(&self, run: usize, session: SessionId) -> Option<(Holder, u64)> {
         let mut inner = self.lock();
         if inner.is_gone(run) {

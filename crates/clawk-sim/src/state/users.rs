@@ -25,7 +25,7 @@ pub(super) struct Facts {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When a stop was confirmed that nobody has begun to lift.
+    /// When the present stop was confirmed; `None` once somebody begins to lift it.
     stopped_ms: Option<u64>,
     /// The operator waits for an answer of this host.
     operating: Option<usize>,

@@ -85,7 +85,7 @@ pub(super) fn of_server(error: PgStateError) -> StateError {
 /// What is done with a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It is only read, as it is now.
+    /// It is only read, from the server itself, so what is read is up to date.
     Read,
     /// It is only read, and may lag behind: the replica (`read_url`), where there is one.
     ReadReplica,
