@@ -11,7 +11,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use clawk_kernel::ports::Delivery;
+use clawk_kernel::ports::{Delivery, MessageContext};
 use clawk_kernel::time::{Clock, Timestamp};
 use clawk_kernel::{ChannelFact, Inbound, Kernel, KernelError, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::{AccessControl, Channel};
@@ -251,6 +251,7 @@ impl Inlet {
             remembered_days: incoming.remembered_days.unwrap_or(REMEMBERED_DAYS),
             text: String::new(),
             images: Vec::new(),
+            context: MessageContext::default(),
         }
     }
 
@@ -418,6 +419,7 @@ impl Inlet {
             remembered_days: REMEMBERED_DAYS,
             text,
             images: Vec::new(),
+            context: MessageContext::default(),
         };
         match self.kernel.submit(inbound).await {
             Ok(accepted) => Taken::Accepted {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use clawk_kernel::ports::MessageContext;
 use clawk_kernel::{ChannelFact, Inbound, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::Channel;
 use sha2::{Digest as _, Sha256};
@@ -256,6 +257,7 @@ pub(crate) async fn goes_on(inlet: &Inlet, run: &str) -> Result<bool, String> {
         remembered_days: REMEMBERED_DAYS,
         text: String::new(),
         images: Vec::new(),
+        context: MessageContext::default(),
     };
     let kernel = inlet.kernel();
     let known = kernel

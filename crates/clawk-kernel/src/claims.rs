@@ -189,6 +189,7 @@ async fn ask(
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
+            ..InferRequest::default()
         };
         let quiet = Notices::default();
         let place = Site {

@@ -251,6 +251,7 @@ impl Run<'_> {
             messages,
             tools,
             max_output_tokens: 0,
+            ..InferRequest::default()
         };
         let place = infer::Site {
             thread: self.thread,

@@ -709,5 +709,6 @@ fn fault(kind: FaultKind, message: String, retry_after_ms: Option<u64>) -> Provi
         status: None,
         retry_after_ms,
         usage: None,
+        cause: None,
     }
 }

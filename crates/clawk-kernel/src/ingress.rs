@@ -10,6 +10,7 @@ use crate::conversation::{self, Which};
 use crate::door::{Door, Origin};
 use crate::error::KernelError;
 use crate::hosts;
+use crate::ports::MessageContext;
 use crate::session::{self, Sessions};
 use crate::talk;
 
@@ -42,6 +43,8 @@ pub struct Inbound {
     pub text: String,
     /// Pictures that came with it.
     pub images: Vec<Attached>,
+    /// What the platform says of it beside the text.
+    pub context: MessageContext,
 }
 
 /// A message that is durable: its platform may be told so.
@@ -97,6 +100,7 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
         remembered_days,
         text,
         images,
+        context: _,
     } = inbound.clone();
     let door = Door::Channel {
         channel,

@@ -204,6 +204,7 @@ impl Classifier {
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
+            ..InferRequest::default()
         };
         let quiet = Notices::default();
         // The session whose text it is pays.

@@ -206,6 +206,7 @@ pub(crate) async fn run(
         messages: messages.collect(),
         tools: Vec::new(),
         max_output_tokens: sample.max_tokens,
+        ..InferRequest::default()
     };
     match infer(&calls.models, site, provider, request, cancel).await {
         Ok(completion) => {

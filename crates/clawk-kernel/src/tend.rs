@@ -246,6 +246,7 @@ async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summ
         }],
         tools: Vec::new(),
         max_output_tokens: 0,
+        ..InferRequest::default()
     };
     let quiet = Notices::default();
     let place = Site {

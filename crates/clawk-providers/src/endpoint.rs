@@ -132,6 +132,7 @@ impl Endpoint {
             status,
             retry_after_ms,
             usage,
+            cause: None,
         }
     }
 }

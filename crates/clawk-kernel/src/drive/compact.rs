@@ -78,6 +78,7 @@ impl Run<'_> {
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
+            ..InferRequest::default()
         };
         let quiet = Notices::default();
         let place = Site {

@@ -1,6 +1,7 @@
 //! What the kernel needs from outside, as traits. Each has a real, a scripted and a fault-injecting implementation.
 
 mod connections;
+mod context;
 mod deliver;
 mod elsewhere;
 mod frame;
@@ -8,6 +9,7 @@ mod inbox;
 mod journal;
 mod memory;
 mod model;
+mod request;
 mod shared;
 mod sources;
 mod speech;
@@ -18,6 +20,7 @@ use std::pin::Pin;
 
 pub use clawk_swarm::coord::Lost;
 pub use connections::{Connection, Connections, Reached};
+pub use context::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
 pub use elsewhere::{Elsewhere, Errand, Known, Place, Reports, TokenKey, Worked};
 pub use frame::Frame;
@@ -31,6 +34,7 @@ pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
+pub use request::{Effort, RefusalCause, RequestAdaptation};
 pub use shared::{Aside, BESIDE, Holder, News, Order, ProviderRate, Room, Shared, Terms, Unmet};
 pub use sources::{Content as MarkedContent, Marked, Sources};
 pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::request::{Effort, RefusalCause, RequestAdaptation};
 use super::{Audio, Later, Spoken, Transcribed};
 
 /// One message of the conversation as a model sees it.
@@ -84,7 +85,7 @@ pub struct ToolOffer {
 }
 
 /// One request to a model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct InferRequest {
     /// The system prompt.
     pub system: String,
@@ -94,6 +95,15 @@ pub struct InferRequest {
     pub tools: Vec<ToolOffer>,
     /// At most so many output tokens.
     pub max_output_tokens: u64,
+    /// How much the model may think; `None`: as the server does by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+    /// Requests that begin alike have the same key, for servers that keep a cache by it. It tells nothing of people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_key: Option<String>,
+    /// How the request's form differs from the dialect's usual one.
+    #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
+    pub adaptation: RequestAdaptation,
 }
 
 /// Tokens of one attempt.
@@ -248,6 +258,8 @@ pub struct ProviderError {
     pub retry_after_ms: Option<u64>,
     /// Tokens that were spent all the same, as far as known.
     pub usage: Option<Usage>,
+    /// What the server names as the cause, where a changed request may be accepted.
+    pub cause: Option<RefusalCause>,
 }
 
 /// Vectors of texts.
@@ -285,6 +297,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
             status: None,
             retry_after_ms: None,
             usage: None,
+            cause: None,
         })))
     }
 
@@ -321,5 +334,6 @@ fn no_speech() -> ProviderError {
         status: None,
         retry_after_ms: None,
         usage: None,
+        cause: None,
     }
 }

@@ -79,6 +79,7 @@ impl Provider for TapedModel {
                     told,
                     ..Usage::default()
                 }),
+                cause: None,
             }),
             None => Err(ProviderError {
                 kind: FaultKind::Rejected,
@@ -86,6 +87,7 @@ impl Provider for TapedModel {
                 status: None,
                 retry_after_ms: None,
                 usage: None,
+                cause: None,
             }),
         })
     }

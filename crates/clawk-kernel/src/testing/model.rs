@@ -117,6 +117,7 @@ impl ScriptedModel {
             status: None,
             retry_after_ms: None,
             usage: None,
+            cause: None,
         }
     }
 

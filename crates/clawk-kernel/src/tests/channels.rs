@@ -14,7 +14,7 @@ use crate::door::REMEMBERED_DAYS;
 use crate::error::KernelError;
 use crate::ingress::{Accepted, Inbound};
 use crate::mailbox::MAILBOX;
-use crate::ports::{Journal as _, Message, Outgoing};
+use crate::ports::{Journal as _, Message, MessageContext, Outgoing};
 use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
 use crate::{Person, kind, stop};
 
@@ -29,6 +29,7 @@ fn inbound(conversation: &str, id: &str, text: &str) -> Inbound {
         remembered_days: REMEMBERED_DAYS,
         text: text.to_owned(),
         images: Vec::new(),
+        context: MessageContext::default(),
     }
 }
 

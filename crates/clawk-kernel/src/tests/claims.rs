@@ -12,7 +12,7 @@ use super::{allow_all, id, soon};
 use crate::claims::{Claims, MARK};
 use crate::door::{Door, REMEMBERED_DAYS};
 use crate::ingress::Inbound;
-use crate::ports::{FaultKind, InferRequest, Message};
+use crate::ports::{FaultKind, InferRequest, Message, MessageContext};
 use crate::testing::{Rig, ScriptedChannel, ScriptedModel, says};
 use crate::{Kernel, Notice, StartError, Talk, kind};
 
@@ -91,6 +91,7 @@ fn inbound(conversation: &str, id: &str, text: &str) -> Inbound {
         remembered_days: REMEMBERED_DAYS,
         text: text.to_owned(),
         images: Vec::new(),
+        context: MessageContext::default(),
     }
 }
 

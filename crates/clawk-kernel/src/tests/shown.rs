@@ -10,7 +10,7 @@ use super::{agent, rig, soon};
 use crate::Notice;
 use crate::door::REMEMBERED_DAYS;
 use crate::ingress::Inbound;
-use crate::ports::{Message, RunError};
+use crate::ports::{Message, MessageContext, RunError};
 use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
 
 /// What happens, what the agent claims, and what the line says.
@@ -152,6 +152,7 @@ async fn twenty_answers_that_claim_what_did_not_happen_are_each_contradicted_by_
             remembered_days: REMEMBERED_DAYS,
             text: n.to_string(),
             images: Vec::new(),
+            context: MessageContext::default(),
         };
         kernel.submit(inbound).await.unwrap();
         soon(async {

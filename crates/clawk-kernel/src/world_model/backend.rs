@@ -97,6 +97,7 @@ impl<'a> Backend<'a> {
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
+            ..InferRequest::default()
         };
         // A turn of its own: no conversation is rebuilt with it.
         let turn = calls.clock().uuid();

@@ -188,6 +188,7 @@ fn check(draft: Draft, outcome: Result<(), Fault>, sent: usize) -> Result<(), Te
         messages: Vec::new(),
         tools: Vec::new(),
         max_output_tokens: 1,
+        ..InferRequest::default()
     };
     let Ok(Completion {
         text,

@@ -190,6 +190,7 @@ impl Scripted {
             status,
             retry_after_ms,
             usage,
+            cause: None,
         }
     }
 }

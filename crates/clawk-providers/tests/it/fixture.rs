@@ -201,6 +201,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
             input_schema: json!({ "type": "object", "properties": { "path": { "type": "string" } } }),
         }],
         max_output_tokens: 100,
+        ..InferRequest::default()
     }
 }
 

@@ -11,6 +11,7 @@ fn error(kind: FaultKind, retry_after_ms: Option<u64>) -> ProviderError {
         status: None,
         retry_after_ms,
         usage: None,
+        cause: None,
     }
 }
 

@@ -197,6 +197,7 @@ impl LeasedProvider {
             status: None,
             retry_after_ms: None,
             usage: None,
+            cause: None,
         })
     }
 }
