@@ -63,14 +63,7 @@ pub(crate) fn run() -> Result<()> {
         ("doc tests", |tally| {
             counted(
                 // With the features of the build before it, whose libraries are used again.
-                command("cargo").args([
-                    "test",
-                    "--workspace",
-                    "--doc",
-                    "--features",
-                    FEATURES,
-                    "--locked",
-                ]),
+                command("cargo").args(["test", "--workspace", "--doc", "--features", FEATURES, "--locked"]),
                 tally,
             )
         }),
@@ -79,7 +72,9 @@ pub(crate) fn run() -> Result<()> {
         ("default build", |_| {
             plain(command("cargo").args(["check", "--package", "clawk", "--locked"]))
         }),
-        ("dependencies", |_| crate::footprint::dependencies().map(|()| true)),
+        ("dependencies", |_| {
+            crate::footprint::dependencies().map(|()| true)
+        }),
     ];
     for (name, step) in steps {
         say(&format!("\n==> {name}"));
