@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "vm")]
         [word, ..] if word == clawk_sandbox::vm::stage::MODE => clawk_sandbox::vm::stage::main(),
         [word, mark] if word == "hold" => hold(mark.clone()),
+        [word, mark, count] if word == "starts" => starts(mark, count),
         _ => clawk_sandbox::child::main(),
     }
 }
@@ -36,5 +37,44 @@ fn hold(mark: std::ffi::OsString) -> ExitCode {
     });
     let _ = std::io::Write::write_all(&mut std::io::stdout(), b"1 waits\n"); // silent-ok: as above
     std::thread::sleep(Duration::from_mins(2));
+    ExitCode::SUCCESS
+}
+
+/// Starts so many boxes, and removes stale groups between them, as other clawks do at their start. Prints how often which outcome
+/// came about: the limits that control groups hold, or why a start failed.
+fn starts(mark: &std::ffi::OsStr, count: &std::ffi::OsStr) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (Ok(runtime), Some(Ok(count))) = (runtime, count.to_str().map(str::parse::<u32>)) else {
+        return ExitCode::FAILURE;
+    };
+    let mut outcomes = std::collections::BTreeMap::<String, u32>::new();
+    runtime.block_on(async {
+        for which in 0..count {
+            // Blank boxes in one half of them.
+            let words = vec![mark.to_owned()];
+            let launcher = Launcher::new(clawk_sandbox::launch::OWN_PROGRAM, words);
+            let launcher = match which % 2 {
+                0 => launcher,
+                _ => launcher.with_warm(Warm::default()),
+            };
+            let _ = launcher.remove_stale_groups(); // silent-ok: how many there were helps nobody
+            let plan = Arc::new(Plan::compile(None, &Defaults::default()));
+            let outcome = match launcher.launch(&Spec::new("/bin/true", plan)).await {
+                Ok(outcome) => {
+                    let groups = outcome.obtained.mechanisms.into_iter();
+                    groups
+                        .filter(|name| name.starts_with("cgroup"))
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                }
+                Err(error) => error.to_string(),
+            };
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+    });
+    let lines = outcomes
+        .iter()
+        .map(|(outcome, times)| format!("{times} {outcome}\n"));
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), lines.collect::<String>().as_bytes()); // silent-ok: as above
     ExitCode::SUCCESS
 }

@@ -59,7 +59,9 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
                 let code = born().map_or(2, |()| supervise_on(&theirs, &ready, None));
                 sys::end(i32::from(code));
             }
-            Step::Spare(channel) => sys::end(i32::from(wait_blank(socket, channel, &nursery.ready))),
+            Step::Spare(channel, groups) => {
+                sys::end(i32::from(wait_blank(socket, channel, &nursery.ready, groups)))
+            }
         }
     }
 }
@@ -71,8 +73,8 @@ enum Step {
     Gone,
     /// Forked: this process is a supervisor.
     Supervisor(UnixStream),
-    /// Forked: this process is to have a blank box. This is its socket to the nursery.
-    Spare(UnixStream),
+    /// Forked: this process is to have a blank box, with control groups of this name. The socket leads to the nursery.
+    Spare(UnixStream, cell::GroupName),
 }
 
 struct Nursery {
@@ -106,7 +108,8 @@ impl Rest {
 
 /// A supervisor with a blank box.
 struct Spare {
-    pid: i32,
+    /// The name of its control groups.
+    groups: cell::GroupName,
     socket: UnixStream,
     /// Since when it waits, and reads orders in our place.
     since: Option<Instant>,
@@ -171,7 +174,7 @@ impl Nursery {
             }
             Ok(1) if word == [TAKEN] => self.due = Instant::now().checked_add(SETTLE),
             // It could not be made, or the host's mounts have changed, or somebody killed it: the next order asks again.
-            Ok(_) | Err(_) => cell::remove_left(spare.pid),
+            Ok(_) | Err(_) => cell::remove_left(&spare.groups),
         }
     }
 
@@ -219,19 +222,19 @@ impl Nursery {
         self.due = None;
         self.ready.refresh();
         self.ready.prepare_if_none();
-        let Ok((ours, theirs)) = UnixStream::pair() else {
+        let (Ok((ours, theirs)), Ok(groups)) = (UnixStream::pair(), cell::GroupName::random()) else {
             return Step::Done; // silent-ok: without one, an order's box is made for it
         };
         match sys::fork_into(0) {
-            Ok(Some(pid)) => {
+            Ok(Some(_)) => {
                 self.ready.give_away();
                 self.spare = Some(Spare {
-                    pid: pid.as_raw_nonzero().get(),
+                    groups,
                     socket: ours,
                     since: None,
                 });
             }
-            Ok(None) => return Step::Spare(theirs),
+            Ok(None) => return Step::Spare(theirs, groups),
             Err(_) => {} // silent-ok: as above
         }
         Step::Done
@@ -245,8 +248,8 @@ fn born() -> std::io::Result<()> {
 }
 
 /// The life of a supervisor that makes a blank box, and then takes the order that comes first.
-fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready) -> u8 {
-    let made = born().and_then(|()| cell::Blank::make(ready, (socket, nursery)));
+fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready, groups: cell::GroupName) -> u8 {
+    let made = born().and_then(|()| cell::Blank::make(ready, groups, (socket, nursery)));
     let Ok((blank, (socket, mut nursery))) = made else {
         return 2; // silent-ok: an order's box is made for it, and tells what is wrong
     };

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 use super::{Streams, cell, limits, sys, tell, tree};
 use crate::container::stage;
 use crate::launch::OWN_PROGRAM;
-use crate::launch::wire::{Call, DEADLINE_GRACE_MS, GRACE_MS, Hit, Order, Report, TERMINATE};
+use crate::launch::wire::{Call, DEADLINE_GRACE_MS, GRACE_MS, Hit, Order, Report, SupervisorId, TERMINATE};
 
 /// Shortest and longest pause between two thorough looks at the tree.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -38,7 +38,10 @@ pub(super) fn run(
         .as_ref()
         .ok_or_else(|| std::io::Error::other("nothing to run"))?;
     let (mechanisms, missing) = limits::apply(order)?;
-    let supervisor = rustix::process::getpid().as_raw_nonzero().get();
+    let supervisor = SupervisorId {
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        ..SupervisorId::default()
+    };
     tell(
         socket,
         &Report::Enclosed {

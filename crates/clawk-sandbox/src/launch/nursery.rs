@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::run::send_with;
-use super::wire::Birth;
+use super::wire::{Birth, SupervisorId};
 use crate::child::nursery::WORD;
 
 /// Where such a process is, and starts it again where it is gone.
@@ -139,18 +139,18 @@ impl Nursery {
 /// The supervisor of a box: no child of ours, so that its number may be another's when it has ended.
 pub(super) struct Supervisor {
     handle: OwnedFd,
-    number: i32,
+    id: SupervisorId,
 }
 
 impl Supervisor {
-    pub(super) fn of(number: i32) -> io::Result<Self> {
-        let pid = Pid::from_raw(number).ok_or_else(|| io::Error::other("no process id"))?;
+    pub(super) fn of(id: SupervisorId) -> io::Result<Self> {
+        let pid = Pid::from_raw(id.pid).ok_or_else(|| io::Error::other("no process id"))?;
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { handle, number })
+        Ok(Self { handle, id })
     }
 
-    pub(super) fn number(&self) -> i32 {
-        self.number
+    pub(super) fn id(&self) -> &SupervisorId {
+        &self.id
     }
 
     /// Ends it, if it has not ended, with it the box, whose first process dies with it; and removes what it could not.
@@ -162,14 +162,14 @@ impl Supervisor {
             tv_nsec: 0,
         };
         let _ = rustix::event::poll(&mut fds, Some(&second)); // silent-ok: its groups are removed at the next start, then
-        crate::child::cell::remove_left(self.number);
+        crate::child::cell::remove_left(&self.id.groups);
     }
 
     /// The same at once after it was lost, of a run that may have no process namespace around it (level `none`): what is left of
     /// its session ends, too. Later, the number may be another's.
     pub(super) fn give_up_now(&self) {
         self.give_up();
-        crate::child::tree::kill_session(self.number);
+        crate::child::tree::kill_session(self.id.pid);
     }
 }
 
@@ -205,7 +205,11 @@ mod tests {
     #[test]
     fn a_number_that_may_be_anothers_by_now_ends_no_session() {
         let (mut leader, member) = session();
-        let supervisor = Supervisor::of(i32::try_from(leader.id()).unwrap()).unwrap();
+        let id = SupervisorId {
+            pid: i32::try_from(leader.id()).unwrap(),
+            ..SupervisorId::default()
+        };
+        let supervisor = Supervisor::of(id).unwrap();
         supervisor.give_up();
         leader.wait().unwrap();
         // What was killed needs a moment to go.

@@ -332,8 +332,8 @@ impl Control {
             return Ok(None);
         }
         let report = serde_json::from_slice(&line)?;
-        if let Report::Enclosed { supervisor, .. } = report
-            && let Ok(supervisor) = Supervisor::of(supervisor)
+        if let Report::Enclosed { supervisor, .. } = &report
+            && let Ok(supervisor) = Supervisor::of(supervisor.clone())
         {
             let _ = self.supervisor.set(supervisor); // silent-ok: it is told once
         }

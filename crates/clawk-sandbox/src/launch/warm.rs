@@ -66,7 +66,7 @@ pub(super) async fn hand_over(
     if !heard(&calls) {
         return None;
     }
-    let supervisor = supervisor.number();
+    let supervisor = supervisor.id().clone();
     reports.0.insert(
         0,
         Report::Enclosed {

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::cell::GroupName;
 use crate::child::cell::order::Enclosure;
 use crate::child::cell::world::Seen;
 use clawk_plan::level::Level;
@@ -85,6 +86,16 @@ impl Order {
     }
 }
 
+/// By what a run can be ended when its supervisor is lost. The first process of a box tells the default: the supervisor puts its
+/// own in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SupervisorId {
+    /// Process id.
+    pub(crate) pid: i32,
+    /// The name of its box's control groups; empty without any.
+    pub(crate) groups: GroupName,
+}
+
 /// What the supervisor tells.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
@@ -93,12 +104,13 @@ pub(crate) enum Report {
     Enclosed {
         mechanisms: Vec<String>,
         missing: Vec<String>,
-        /// The supervisor's process id, by which its run can be ended when it is lost.
-        supervisor: i32,
+        supervisor: SupervisorId,
     },
-    /// The walls stand around nothing: the box waits for its call. `supervisor` is the supervisor's process id, `seen` what the
-    /// box was made from.
-    Waiting { supervisor: i32, seen: Vec<Seen> },
+    /// The walls stand around nothing: the box waits for its call. `seen` is what the box was made from.
+    Waiting {
+        supervisor: SupervisorId,
+        seen: Vec<Seen>,
+    },
     /// The tool runs.
     Started,
     /// The tool could not be started; nothing of it ran.

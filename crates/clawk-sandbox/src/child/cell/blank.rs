@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::Groups;
+use super::cgroup::{GroupName, Groups};
 use super::identity::Identity;
 use super::init::{self, BUILD, RUN};
 use super::order::Enclosure;
@@ -54,20 +54,20 @@ pub(super) struct Parcel<O> {
 }
 
 impl Blank {
-    /// Makes one. `outer` is what the first process must not have, and is given back.
-    pub(in crate::child) fn make<T>(ready: &Ready, outer: T) -> io::Result<(Self, T)> {
+    /// Makes one, with control groups of this name. `outer` is what the first process must not have, and is given back.
+    pub(in crate::child) fn make<T>(ready: &Ready, name: GroupName, outer: T) -> io::Result<(Self, T)> {
         let table = File::open("/proc/self/mountinfo")?;
         let identity = Identity::choose()?;
         let network = ready.network_for(identity)?;
         let (control, theirs) = UnixStream::pair()?;
-        let mut groups = Groups::make(&ready.hierarchies);
+        let mut groups = Groups::make(&ready.hierarchies, name);
         let user = if identity.dropped { 0 } else { libc::CLONE_NEWUSER };
         let net = if network.is_some() { 0 } else { libc::CLONE_NEWNET };
         let first = match sys::fork_into(NAMESPACES | user | net) {
             Ok(Some(first)) => first,
             Ok(None) => {
                 drop((outer, control, table));
-                init::wait_for_order(theirs, identity, groups, network);
+                init::wait_for_order(theirs, identity, groups.without_locks(), network);
             }
             Err(error) => {
                 groups.remove();

@@ -1,17 +1,27 @@
 //! Limits by control groups: version 2 where its controllers can be used, version 1 else; a group of our own below or
 //! beside ours. Without either, the supervisor's watcher holds (R32).
 
+mod name;
+mod stale;
+
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::Pid;
 
+pub(crate) use self::name::GroupName;
+pub(crate) use self::stale::{remove_left, remove_stale};
 use crate::launch::wire::{Hit, Order};
 
-/// First part of the name of every group that is made.
-const PREFIX: &str = "clawk-";
+/// How often a group is tried to be made, where the kernel says that others are at work in the same place.
+const TRIES: u32 = 6;
+
+/// The wait after the first such try; each later wait is twice as long.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
 
 /// Processes of ours in the group beside the tool's: the box's first process.
 const OWN_PROCESSES: u64 = 1;
@@ -60,8 +70,13 @@ impl Hierarchies {
 }
 
 /// The groups of one run.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(super) struct Groups {
+    name: GroupName,
+    /// The groups' folders, locked as long as the supervisor lives. By this another clawk sees that they are in use, also one in
+    /// another process namespace, which can't look for the supervisor.
+    #[expect(dead_code, reason = "a lock is held, not read")]
+    locks: Vec<OwnedFd>,
     memory: Option<PathBuf>,
     pids: Option<PathBuf>,
     cpu: Option<PathBuf>,
@@ -70,10 +85,24 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Makes what can be made here, without limits yet. What is missing is another mechanism's to hold.
-    pub(super) fn make(hierarchies: &Hierarchies) -> Self {
-        let name = format!("{PREFIX}{}", rustix::process::getpid().as_raw_nonzero());
+    pub(super) fn make(hierarchies: &Hierarchies, name: GroupName) -> Self {
         let Hierarchies { mounts, own, .. } = hierarchies;
-        Self::unified(mounts, own, &name).unwrap_or_else(|| Self::single(mounts, own, &name))
+        let made = Self::unified(mounts, own, name.as_str());
+        let made = made.unwrap_or_else(|| Self::single(mounts, own, name.as_str()));
+        Self { name, ..made }
+    }
+
+    /// The name of each of them.
+    pub(super) fn name(&self) -> &GroupName {
+        &self.name
+    }
+
+    /// The same in the first process of the box, which must not hold the supervisor's locks.
+    pub(super) fn without_locks(self) -> Self {
+        Self {
+            locks: Vec::new(),
+            ..self
+        }
     }
 
     fn unified(mounts: &str, own: &str, name: &str) -> Option<Self> {
@@ -85,13 +114,18 @@ impl Groups {
             let control = std::fs::read_to_string(holder.join("cgroup.subtree_control")).unwrap_or_default();
             let has = |name: &str| control.split_ascii_whitespace().any(|word| word == name);
             let group = holder.join(name);
-            if has("memory") && has("pids") && std::fs::create_dir(&group).is_ok() {
+            let lock = (has("memory") && has("pids"))
+                .then(|| make_group(&group))
+                .flatten();
+            if let Some(lock) = lock {
                 let writable = |file: &str| {
                     let path = group.join(file);
                     std::fs::OpenOptions::new().write(true).open(path).is_ok()
                 };
                 if writable("memory.max") && writable("pids.max") {
                     return Some(Self {
+                        name: GroupName::default(),
+                        locks: vec![lock],
                         memory: Some(group.clone()),
                         pids: Some(group.clone()),
                         cpu: has("cpu").then_some(group),
@@ -107,7 +141,8 @@ impl Groups {
     }
 
     fn single(mounts: &str, own: &str, name: &str) -> Self {
-        let group = |controller: &str| {
+        let mut locks = Vec::new();
+        let mut group = |controller: &str| {
             let top = mount_of(mounts, "cgroup", Some(controller))?;
             let path = own.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':').skip(1);
@@ -115,13 +150,16 @@ impl Groups {
                 fields.next().filter(|_| listed)
             })?;
             let group = below(&top, path).join(name);
-            std::fs::create_dir(&group).ok()?; // silent-ok: another mechanism holds, and is named
+            locks.push(make_group(&group)?); // without one, another mechanism holds, and is named
             Some(group)
         };
+        let (memory, pids, cpu) = (group("memory"), group("pids"), group("cpu"));
         Self {
-            memory: group("memory"),
-            pids: group("pids"),
-            cpu: group("cpu"),
+            name: GroupName::default(),
+            locks,
+            memory,
+            pids,
+            cpu,
             unified: false,
         }
     }
@@ -259,81 +297,42 @@ impl Groups {
     /// Removes the groups.
     pub(super) fn remove(&self) {
         for group in self.all() {
-            vanish(group);
+            stale::vanish(group);
         }
     }
 }
 
-/// Removes the groups that supervisors left behind which are gone, killed together with their clawk. Only groups of our own
-/// name, in the places where ours are made, empty ones (the kernel sees to that), and only while no process has the number of the
-/// supervisor, whoever that is by now. How many were removed.
-///
-/// A supervisor in another process namespace that shares our group can't be told from one that is gone: in the moment between making
-/// its group and entering it, it would lose it, and its run would be refused.
-pub(crate) fn remove_stale() -> usize {
-    let mut removed = 0;
-    for holder in holders() {
-        for entry in std::fs::read_dir(&holder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let supervisor = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(PREFIX)?.parse::<i32>().ok());
-            let is_gone = |pid| !Path::new("/proc").join(format!("{pid}")).exists();
-            if supervisor.is_some_and(is_gone) && std::fs::remove_dir(entry.path()).is_ok() {
-                removed += 1;
+/// Makes a group and locks it. Beside others that make and remove groups in the same place, the kernel may refuse for a moment.
+fn make_group(group: &Path) -> Option<OwnedFd> {
+    let mut wait = FIRST_WAIT;
+    for _ in 0..TRIES {
+        match make_and_lock(group) {
+            Ok(lock) => return Some(lock),
+            Err(
+                Errno::NOENT | Errno::NODEV | Errno::BUSY | Errno::EXIST | Errno::WOULDBLOCK | Errno::INTR,
+            ) => {
+                // Where the place itself is missing, it will not come.
+                if !group.parent().is_some_and(Path::is_dir) {
+                    return None;
+                }
+                std::thread::sleep(wait);
+                wait = wait.saturating_mul(2);
             }
+            Err(_) => return None, // silent-ok: another mechanism holds, and is named
         }
     }
-    removed
+    None
 }
 
-/// Removes the groups that a lost supervisor left behind.
-pub(crate) fn remove_left(supervisor: i32) {
-    let name = format!("{PREFIX}{supervisor}");
-    for holder in holders() {
-        vanish(&holder.join(&name));
+fn make_and_lock(group: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::mkdir(group, Mode::from_raw_mode(0o755))?;
+    let folder = rustix::fs::open(group, stale::FOLDER, Mode::empty())?;
+    match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockShared) {
+        // A clawk that removes old groups has it: it is gone in a moment.
+        Err(error @ (Errno::WOULDBLOCK | Errno::INTR)) => Err(error),
+        // Where groups can't be locked, nobody can lock them to remove them either.
+        Ok(()) | Err(_) => Ok(folder),
     }
-}
-
-/// Removes a group, if it is there; the kernel may need a moment after the last process is gone.
-fn vanish(group: &Path) {
-    for _ in 0..200 {
-        match std::fs::remove_dir(group) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            Ok(()) | Err(_) => break, // silent-ok: gone
-        }
-    }
-}
-
-/// Folders in which groups of ours may be: our own groups, and all above them.
-fn holders() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    for line in own.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        let top = if controllers.is_empty() {
-            mount_of(&mounts, "cgroup2", None)
-        } else {
-            controllers
-                .split(',')
-                .find_map(|controller| mount_of(&mounts, "cgroup", Some(controller)))
-        };
-        let Some(top) = top else { continue };
-        let mut holder = below(&top, path);
-        loop {
-            found.push(holder.clone());
-            if holder == top || !holder.pop() {
-                break;
-            }
-        }
-    }
-    found
 }
 
 /// The begin of a file of the kernel's, by one read: it is on the way of every answer.

@@ -19,10 +19,11 @@ use super::hand::{self, Streams};
 use super::hull::Hull;
 use super::identity::Identity;
 use super::order::Enclosure;
+use super::world::Seen;
 use super::{filter, inside, landlock, rlimits, view, wall};
 use crate::child::{sys, tell, tree};
 use crate::launch::PORT;
-use crate::launch::wire::{Call, Order, Report};
+use crate::launch::wire::{Call, Order, Report, SupervisorId};
 use clawk_plan::plan::Filesystem;
 
 /// Supervisor to first process: the groups and id maps are in place; start the tool; ask the tool to end.
@@ -105,12 +106,17 @@ fn ordered(control: &UnixStream, hull: &Hull) -> io::Result<(Parcel<Order>, Vec<
     if let Some((seen, host)) = hull.blank() {
         super::send_descriptor(control, host.as_fd())?;
         let seen = seen.to_vec();
-        tell(control, &Report::Waiting { supervisor: 0, seen })?;
+        tell(control, &waiting(seen))?;
     }
     match hand::read_whole(control)? {
         Some((text, fds)) => Ok((serde_json::from_slice(&text)?, fds)),
         None => sys::end(0), // it was never needed
     }
+}
+
+fn waiting(seen: Vec<Seen>) -> Report {
+    let supervisor = SupervisorId::default();
+    Report::Waiting { supervisor, seen }
 }
 
 fn expect(control: &UnixStream, wanted: u8) -> io::Result<()> {
@@ -181,9 +187,9 @@ impl Init<'_> {
         let waits = self.order.call.is_none();
         let tool = self.fork_tool(source, own, filter)?;
         if waits {
-            // Everything that does not depend on the call is done. The supervisor puts its own number in.
+            // Everything that does not depend on the call is done.
             let seen = std::mem::take(&mut built.seen);
-            tell(&self.control, &Report::Waiting { supervisor: 0, seen })?;
+            tell(&self.control, &waiting(seen))?;
         }
         self.until_started(&tool, waits)?;
         let Tool { main, listener, .. } = tool;
@@ -274,8 +280,7 @@ impl Init<'_> {
             &Report::Enclosed {
                 mechanisms: held,
                 missing: Vec::new(),
-                // The supervisor puts its own number in.
-                supervisor: 0,
+                supervisor: SupervisorId::default(),
             },
         )?;
         Ok((built, filter, own, children))

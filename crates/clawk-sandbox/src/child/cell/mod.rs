@@ -26,7 +26,7 @@ mod watch;
 pub(crate) mod world;
 
 pub(super) use blank::Blank;
-pub(crate) use cgroup::{remove_left, remove_stale};
+pub(crate) use cgroup::{GroupName, remove_left, remove_stale};
 pub(crate) use guard::Guard;
 pub(super) use hand::read_whole;
 
@@ -135,7 +135,7 @@ pub(super) fn run(
         }
     }
     let network = ready.network_for(identity)?;
-    let mut groups = Groups::make(&ready.hierarchies);
+    let mut groups = Groups::make(&ready.hierarchies, GroupName::random()?);
     groups.limit(order);
     let ended = enclose(
         socket,
@@ -204,7 +204,7 @@ fn enclose(
             control: theirs,
             input: streams.input,
             output: streams.output,
-            groups: groups.clone(),
+            groups: std::mem::take(groups).without_locks(),
             door: streams.door,
             network,
             hull: None,

@@ -11,7 +11,9 @@ use rustix::process::Pid;
 use super::cgroup::Groups;
 use super::init::{END, RUN};
 use crate::child::{limits, tell, tree};
-use crate::launch::wire::{DEADLINE_GRACE_MS, GRACE_MS, Hit, OPENED, Order, Report, TAKEN, TERMINATE};
+use crate::launch::wire::{
+    DEADLINE_GRACE_MS, GRACE_MS, Hit, OPENED, Order, Report, SupervisorId, TAKEN, TERMINATE,
+};
 
 /// Shortest and longest pause between two looks at the limits.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
@@ -28,10 +30,6 @@ fn after(timeout_ms: Option<u64>) -> Option<Instant> {
 
 /// Longest report of the first process, bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
-
-fn own_number() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
-}
 
 pub(super) struct Watch<'a> {
     socket: &'a UnixStream,
@@ -179,6 +177,13 @@ impl<'a> Watch<'a> {
         Ok(true)
     }
 
+    fn supervisor(&self) -> SupervisorId {
+        SupervisorId {
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            groups: self.groups.name().clone(),
+        }
+    }
+
     fn report(&mut self, report: Report) -> io::Result<()> {
         match report {
             Report::Enclosed {
@@ -187,7 +192,7 @@ impl<'a> Watch<'a> {
                 ..
             } => {
                 self.limits(&mut mechanisms, &mut missing);
-                let supervisor = own_number();
+                let supervisor = self.supervisor();
                 let report = Report::Enclosed {
                     mechanisms,
                     missing,
@@ -199,7 +204,7 @@ impl<'a> Watch<'a> {
                 }
             }
             Report::Waiting { seen, .. } => {
-                let supervisor = own_number();
+                let supervisor = self.supervisor();
                 tell(self.socket, &Report::Waiting { supervisor, seen })?;
                 self.later = None;
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{Shelf, Supervisor, Waiting, Wish};
 use crate::launch::nursery::Nursery;
 use crate::launch::run::{receive, send_with};
-use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report};
+use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report, SupervisorId};
 
 /// How long a box may take to be made, milliseconds.
 const MAKING_MS: u64 = 5_000;
@@ -129,7 +129,7 @@ impl Maker {
     }
 }
 
-type Told = ((Vec<String>, Vec<String>), i32, Vec<super::Seen>);
+type Told = ((Vec<String>, Vec<String>), SupervisorId, Vec<super::Seen>);
 
 /// What a box says until it waits.
 fn told(control: &UnixStream) -> io::Result<Told> {

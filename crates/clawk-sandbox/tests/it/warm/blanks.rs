@@ -91,11 +91,11 @@ async fn a_blank_box_serves_one_call_and_goes_with_its_launcher() {
         // In a crowd, the making of a box for the next call may have been quicker: that one waits now.
         taken += u32::from(!super::waits(supervisor));
         ready(&launcher, &word).await;
-        let (_, supervisors, _) = family(&word);
+        let groups = super::groups_in_use(&family(&word).2);
         drop(launcher);
         until("something of it lives on", || super::with_word(&word).is_empty()).await;
         until("a control group is left", || {
-            super::groups_of(&supervisors).is_empty()
+            super::groups_left(&groups).is_empty()
         })
         .await;
     }

@@ -8,14 +8,14 @@ use clawk_plan::Limits;
 use clawk_sandbox::{Launcher, LimitHit, Spec, Warm};
 
 use super::{
-    blank, family, groups_of, kill, lives, marked, parent, plan, ready, script, seconds, stat, text, until,
-    warmed, with_word,
+    blank, family, groups_in_use, groups_left, kill, lives, marked, parent, plan, ready, script, seconds,
+    stat, text, until, warmed, with_word,
 };
 
-/// No process but the nursery, and no group of these supervisors.
-async fn only_the_nursery(word: &str, supervisors: &[i32]) {
+/// No process but the nursery, and no group of these names.
+async fn only_the_nursery(word: &str, groups: &[String]) {
     until("processes of a box are left", || with_word(word).len() <= 1).await;
-    until("a control group is left", || groups_of(supervisors).is_empty()).await;
+    until("a control group is left", || groups_left(groups).is_empty()).await;
     let zombies = zombies();
     assert!(zombies.is_empty(), "{zombies:?}");
 }
@@ -36,6 +36,11 @@ async fn a_box_that_crashed_while_it_waited_is_not_used() {
     for which in 0..3 {
         warmed(&launcher, &script("true")).await;
         let (nurseries, supervisors, firsts) = one_waits(&word).await;
+        until("one name for each box", || {
+            groups_in_use(&firsts).len() == firsts.len()
+        })
+        .await;
+        let groups = groups_in_use(&firsts);
         // The blank one's, too.
         let victims = [&nurseries, &supervisors, &firsts][which];
         victims.iter().for_each(|pid| kill(*pid));
@@ -48,14 +53,10 @@ async fn a_box_that_crashed_while_it_waited_is_not_used() {
         let outcome = launcher.launch(&script("echo again")).await.expect("runs");
         assert_eq!(text(&outcome.stdout), "again\n");
         ready(&launcher, 1).await;
-        let (_, now, _) = family(&word);
+        let now = groups_in_use(&family(&word).2);
         until("what was killed has left a group", || {
-            let gone: Vec<i32> = supervisors
-                .iter()
-                .copied()
-                .filter(|pid| !now.contains(pid))
-                .collect();
-            groups_of(&gone).is_empty()
+            let gone = groups.iter().filter(|name| !now.contains(name)).cloned();
+            groups_left(&gone.collect::<Vec<_>>()).is_empty()
         })
         .await;
     }
@@ -85,7 +86,7 @@ async fn idle_boxes_end_and_the_number_is_bounded() {
         assert!(launcher.waiting() <= 3, "{}", launcher.waiting());
         // And a blank one.
         until("boxes that made room are left", || family(&word).1.len() <= 4).await;
-        seen.extend(family(&word).1);
+        seen.extend(groups_in_use(&family(&word).2));
     }
     ready(&launcher, 0).await;
     only_the_nursery(&word, &seen).await;
@@ -137,10 +138,14 @@ async fn boxes_end_with_their_launcher() {
     warmed(&launcher, &script("true")).await;
     // That of the call that has been answered may still be on its way out.
     until("not one box and a blank one", || family(&word).1.len() == 2).await;
-    let supervisors = family(&word).1;
+    until("a box is in no group", || {
+        groups_in_use(&family(&word).2).len() == 2
+    })
+    .await;
+    let groups = groups_in_use(&family(&word).2);
     drop(launcher);
     until("something of it lives on", || with_word(&word).is_empty()).await;
-    until("a control group is left", || groups_of(&supervisors).is_empty()).await;
+    until("a control group is left", || groups_left(&groups).is_empty()).await;
     assert_eq!(zombies(), Vec::<i32>::new());
 }
 
@@ -164,16 +169,16 @@ async fn boxes_end_with_a_clawk_that_is_killed() {
         all.len() >= 4,
         "clawk, nursery, supervisor, first process: {all:?}"
     );
-    let supervisors: Vec<i32> = all
-        .iter()
-        .copied()
-        .filter(|pid| parent(*pid).is_some_and(|above| parent(above) == Some(own)))
-        .collect();
-    assert!(!supervisors.is_empty());
+    let firsts = all.iter().copied().filter(|pid| {
+        let nursery = parent(*pid).and_then(parent);
+        nursery.is_some_and(|above| parent(above) == Some(own))
+    });
+    let groups = groups_in_use(&firsts.collect::<Vec<_>>());
+    assert!(!groups.is_empty());
     clawk.kill().expect("killed");
     clawk.wait().expect("reaped");
     until("something lives on", || with_word(&word).is_empty()).await;
-    until("a control group is left", || groups_of(&supervisors).is_empty()).await;
+    until("a control group is left", || groups_left(&groups).is_empty()).await;
 }
 
 #[tokio::test]
@@ -206,39 +211,9 @@ async fn deadlines_limits_and_a_dropped_call_hold_in_a_box_that_waited() {
     until("a dropped call lives on", || !lives(&sleep)).await;
     assert_eq!(launcher.served_warm(), 1, "the second was dropped on its way");
     ready(&launcher, 1).await;
-    let supervisors = family(&word).1;
+    let groups = groups_in_use(&family(&word).2);
     drop(launcher);
-    only_the_nursery(&word, &supervisors).await;
-}
-
-#[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "a number that nobody has any more")]
-async fn groups_of_a_clawk_that_was_killed_go_at_the_next_start() {
-    let mut gone = std::process::Command::new("/bin/true")
-        .spawn()
-        .expect("it starts");
-    let dead = gone.id();
-    gone.wait().expect("reaped");
-    let own = std::fs::read_to_string("/proc/self/cgroup").expect("groups");
-    let place = own.lines().find_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let top = match controllers {
-            "" => "/sys/fs/cgroup".to_owned(),
-            name => format!("/sys/fs/cgroup/{name}"),
-        };
-        let folder = std::path::Path::new(&top).join(path.trim_start_matches('/'));
-        let stale = folder.join(format!("clawk-{dead}"));
-        std::fs::create_dir(&stale).is_ok().then_some((folder, stale))
-    });
-    let (folder, stale) = place.expect("a group can be made here");
-    let living = folder.join(format!("clawk-{}", std::process::id()));
-    std::fs::create_dir(&living).expect("made");
-    let (launcher, _) = marked(Warm::default());
-    assert!(launcher.remove_stale_groups() >= 1);
-    let left = (stale.exists(), living.exists());
-    std::fs::remove_dir(&living).expect("removed");
-    assert_eq!(left, (false, true), "only what nobody lives for");
+    only_the_nursery(&word, &groups).await;
 }
 
 /// What the machine has of us: mounts, descriptors, our processes, zombies, temporary files of ours.
@@ -266,12 +241,12 @@ async fn five_hundred_calls_leave_nothing() {
     at_once(&launcher, &script("true"), 4).await;
     four_wait(&launcher, &word).await;
     let before = left(&word);
-    let mut supervisors = Vec::new();
+    let mut groups = Vec::new();
     for call in 0..500 {
         // Some find a box, some make their own.
         if call % 5 == 0 {
             until("no box waits", || launcher.waiting() > 0).await;
-            supervisors.extend(family(&word).1);
+            groups.extend(groups_in_use(&family(&word).2));
         }
         assert!(
             launcher
@@ -283,21 +258,14 @@ async fn five_hundred_calls_leave_nothing() {
     }
     assert!(launcher.served_warm() >= 100, "{}", launcher.served_warm());
     four_wait(&launcher, &word).await;
-    supervisors.extend(family(&word).1);
+    groups.extend(groups_in_use(&family(&word).2));
     until("something is left", || left(&word) == before).await;
-    let now = family(&word).1;
-    supervisors.retain(|pid| !now.contains(pid));
-    assert!(supervisors.len() >= 90);
-    // With 32,768 numbers, one may be another test's by now.
-    let anothers = |pid: &i32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        !line.is_empty() && !String::from_utf8_lossy(&line).contains(&word)
-    };
-    until("control groups are left", || {
-        supervisors.retain(|pid| !anothers(pid));
-        groups_of(&supervisors).is_empty()
-    })
-    .await;
+    groups.sort_unstable();
+    groups.dedup();
+    let now = groups_in_use(&family(&word).2);
+    groups.retain(|name| !now.contains(name));
+    assert!(groups.len() >= 90, "{}", groups.len());
+    until("control groups are left", || groups_left(&groups).is_empty()).await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 mod blanks;
 mod ends;
 mod fresh;
+mod groups;
 #[path = "../runs.rs"]
 mod runs;
 #[path = "../walls.rs"]
@@ -149,8 +150,23 @@ fn kill(pid: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
 }
 
-/// Control groups of these supervisors that are still there.
-fn groups_of(supervisors: &[i32]) -> Vec<PathBuf> {
+/// The names of the control groups that these first processes of boxes are in.
+fn groups_in_use(firsts: &[i32]) -> Vec<String> {
+    let text = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let lines: Vec<String> = firsts.iter().map(text).collect();
+    let names = lines.iter().flat_map(|text| text.lines());
+    let names = names.filter_map(|line| line.rsplit('/').next());
+    let mut names: Vec<String> = names
+        .filter(|name| name.starts_with("clawk-"))
+        .map(str::to_owned)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Control groups of these names that are still there.
+fn groups_left(names: &[String]) -> Vec<PathBuf> {
     fn look(folder: PathBuf, names: &[String], depth: usize, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -161,8 +177,7 @@ fn groups_of(supervisors: &[i32]) -> Vec<PathBuf> {
             }
         }
     }
-    let names: Vec<String> = supervisors.iter().map(|pid| format!("clawk-{pid}")).collect();
     let mut found = Vec::new();
-    look("/sys/fs/cgroup".into(), &names, 4, &mut found);
+    look("/sys/fs/cgroup".into(), names, 4, &mut found);
     found
 }
