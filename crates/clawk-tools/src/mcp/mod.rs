@@ -117,4 +117,6 @@ impl McpTool {
 #[cfg(test)]
 mod asks;
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 mod tests;
