@@ -3,6 +3,7 @@
 mod entry;
 mod fault;
 mod plans;
+mod served_schema;
 mod skills;
 
 use std::collections::BTreeMap;
@@ -195,7 +196,7 @@ impl Catalog {
                 let Some(names) = names.map_err(|error| entry.unavailable(&error))? else {
                     return Ok(vec![Arc::new(Entry::new(entry.spec.clone(), &entry.plan))]);
                 };
-                self.take(entry, names)
+                Ok::<_, CallError>(self.take(entry, names))
             })
             .await?;
         // A tool that stands for itself alone is not held by itself.
@@ -211,7 +212,8 @@ impl Catalog {
             .collect())
     }
 
-    fn take(&self, entry: &Arc<Entry>, names: Vec<String>) -> Result<Vec<Arc<Entry>>, CallError> {
+    /// A name that another tool has is left out.
+    fn take(&self, entry: &Arc<Entry>, names: Vec<String>) -> Vec<Arc<Entry>> {
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<Arc<Entry>> = Vec::new();
         for name in names {
@@ -220,12 +222,11 @@ impl Catalog {
                 || self.output_read.as_ref().is_some_and(|own| *own.name == *name)
                 || found.iter().any(|other| *other.name == *name);
             if known {
-                return Err(CallError::Unavailable {
-                    tool: entry.name.to_string(),
-                    reason: format!(
-                        "two tools would be called `{name}`; name this one in the manifest, with `mcp_source.tool_name`"
-                    ),
-                });
+                tracing::warn!(
+                    tool = %entry.name,
+                    "another tool is called `{name}` already; the one of this server is left out. Name it in the manifest, with `mcp_source.tool_name`"
+                );
+                continue;
             }
             let spec = Tool {
                 name,
@@ -237,7 +238,7 @@ impl Catalog {
             found.push(Arc::new(one));
         }
         taken.extend(found.iter().map(|one| (Arc::clone(&one.name), Arc::clone(one))));
-        Ok(found)
+        found
     }
 
     /// Asks the server of the declared tool to which this name belongs, if nobody did so far.

@@ -69,7 +69,7 @@ impl MemoryServer {
     pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, String> {
         let server = &self.server;
         let link = server.link().await.map_err(|error| error.to_string())?;
-        if !link.tools.iter().any(|one| one.name == tool) {
+        if !link.offers(tool) {
             return Err(format!(
                 "the MCP server `{}` offers no tool `{tool}`; the server of a store offers `store`, `query` and `forget`",
                 server.name()
@@ -84,18 +84,17 @@ impl MemoryServer {
         server.tell(&Connections::default());
         let result = result?;
         let text = || {
-            let content = serde_json::to_value(&result.content).unwrap_or_default();
-            let text = content.pointer("/0/text").and_then(Value::as_str);
+            let text = result.pointer("/content/0/text").and_then(Value::as_str);
             text.unwrap_or_default().to_owned()
         };
-        if result.is_error == Some(true) {
+        if result.get("isError") == Some(&Value::Bool(true)) {
             let said = text();
             let (said, _) = cut(&said, MAX_ERROR_BYTES);
             return Err(format!("the MCP server `{}`, `{tool}`: {said}", server.name()));
         }
-        let answer = match &result.structured_content {
-            Some(structured) => structured.clone(),
-            None => serde_json::from_str(&text()).unwrap_or_default(), // silent-ok: refused below
+        let answer = match result.get("structuredContent") {
+            Some(structured) if !structured.is_null() => structured.clone(),
+            Some(_) | None => serde_json::from_str(&text()).unwrap_or_default(), // silent-ok: refused below
         };
         if answer.is_object() {
             return Ok(answer);

@@ -189,7 +189,7 @@ impl Runner {
         let Some(served) = declared.takes_over().await? else {
             return Ok(None);
         };
-        let names = taken_names(tool, &served).map_err(RunError::Unavailable)?;
+        let names = taken_names(tool, &served);
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
         for (name, served_as) in &names {
             let one = McpTool {

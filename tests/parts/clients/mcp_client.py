@@ -186,6 +186,10 @@ async def main():
         assert (await http.post(url, json=ping, headers={**mine, **known})).status_code == 200
         foreign = {"Origin": "https://evil.example"}
         assert (await http.post(url, json=ping, headers={**mine, **known, **foreign})).status_code == 403
+        # The end of a session is told as clients expect it, once.
+        assert (await http.delete(url, headers={**mine, **known})).status_code == 204
+        assert (await http.delete(url, headers={**mine, **known})).status_code == 404
+        assert (await http.post(url, json=ping, headers={**mine, **known})).status_code == 404
     print("ok")
 
 

@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 
 use super::PREDICTED;
 use super::fault::{bounded, one_line};
+use super::served_schema::ServedSchema;
 use crate::error::{ArgumentFault, CallError};
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
 use crate::stop::Level;
@@ -343,22 +344,30 @@ impl Entry {
                 .input_schema
                 .clone()
                 .unwrap_or_else(|| json!({"type": "object"})),
-            (None, None) if known.input_schema.is_object() => known.input_schema,
+            (None, None) if known.input_schema.is_object() || self.spec.mcp_source.is_some() => {
+                known.input_schema
+            }
             (None, None) => json!({"type": "object"}),
         };
         if let Some((argument, names)) = &self.names {
             say_names(&mut input_schema, argument, names);
         }
-        let compiled = |schema: &Value, name: &str| {
-            validator(schema).map_err(|fault| CallError::Unavailable {
-                tool: self.name.to_string(),
-                reason: format!("its {name} is not a valid JSON Schema: {fault}"),
-            })
+        let of_server = self.spec.mcp_source.is_some() && self.spec.input_schema.is_none();
+        let validator = if of_server {
+            let read = self.served(ServedSchema::of_arguments(&input_schema), "input_schema")?;
+            input_schema = read.shown;
+            read.validator
+        } else {
+            self.compiled(&input_schema, "input_schema")?
         };
-        let validator = compiled(&input_schema, "input_schema")?;
-        let output = match self.spec.output_schema.clone().or(known.output_schema) {
-            Some(schema) => Some((schema.clone(), compiled(&schema, "output_schema")?)),
-            None => None,
+        let output = match (self.spec.output_schema.clone(), known.output_schema) {
+            (Some(schema), _) => Some((schema.clone(), self.compiled(&schema, "output_schema")?)),
+            (None, Some(schema)) if self.spec.mcp_source.is_some() => {
+                let read = self.served(ServedSchema::of_result(&schema), "output_schema")?;
+                Some((schema, read.validator))
+            }
+            (None, Some(schema)) => Some((schema.clone(), self.compiled(&schema, "output_schema")?)),
+            (None, None) => None,
         };
         let description = self
             .spec
@@ -374,6 +383,25 @@ impl Entry {
             annotations,
             labels,
         }))
+    }
+
+    fn compiled(&self, schema: &Value, name: &str) -> Result<jsonschema::Validator, CallError> {
+        validator(schema).map_err(|fault| CallError::Unavailable {
+            tool: self.name.to_string(),
+            reason: format!("its {name} is not a valid JSON Schema: {fault}"),
+        })
+    }
+
+    /// A server's schema; what is not checked of it is said.
+    fn served(&self, read: Result<ServedSchema, String>, name: &str) -> Result<ServedSchema, CallError> {
+        let read = read.map_err(|fault| CallError::Unavailable {
+            tool: self.name.to_string(),
+            reason: format!("its {name} can't be used: {fault}"),
+        })?;
+        for note in &read.notes {
+            tracing::warn!(tool = %self.name, "the server's {name} is odd, {note}");
+        }
+        Ok(read)
     }
 
     pub(super) fn unavailable(&self, error: &RunError) -> CallError {

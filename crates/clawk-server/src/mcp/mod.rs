@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
+use http::{Method, StatusCode};
 use rmcp::ServiceExt as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -89,7 +90,13 @@ impl Door {
         match self.owners.admit(principal.as_ref(), request.headers()).await {
             Err(refusal) => refusal.into_response(),
             Ok(claim) => {
+                let ends = (request.method() == Method::DELETE).then(|| request.headers().clone());
                 let response = self.service.handle(request).await;
+                if let Some(headers) = ends.filter(|_| response.status().is_success()) {
+                    self.owners.forget(&headers);
+                    // What clients take for an end: 202 is a failure to some of them.
+                    return StatusCode::NO_CONTENT.into_response();
+                }
                 self.owners.learn(claim, response.headers());
                 response.map(axum::body::Body::new)
             }

@@ -73,6 +73,14 @@ impl Owners {
         Err(ApiError::too_many("too_many_sessions", message, 1_000))
     }
 
+    /// A session that its owner ended is unknown from here on.
+    pub(super) fn forget(&self, headers: &HeaderMap) {
+        let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable
+        if let Some(id) = id {
+            self.lock().remove(id);
+        }
+    }
+
     /// A session that was opened belongs to who opened it.
     pub(super) fn learn(&self, claim: Claim, headers: &HeaderMap) {
         let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable

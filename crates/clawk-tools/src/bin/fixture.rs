@@ -36,6 +36,9 @@ fn mcp(options: &[&str]) -> ExitCode {
         let _ = writeln!(std::io::stderr(), "cannot open the database"); // silent-ok: a fixture
         return ExitCode::from(3);
     }
+    if let Some(file) = options.iter().find_map(|option| option.strip_prefix("shapes=")) {
+        return shaped(file);
+    }
     let mut waiting: Option<Value> = None;
     let mut changed = has("changing") && starts(options) > 1;
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -81,6 +84,55 @@ fn mcp(options: &[&str]) -> ExitCode {
             _ => json!({}),
         };
         say(&json!({"jsonrpc": "2.0", "id": id, "result": answer}).to_string());
+    }
+    ExitCode::SUCCESS
+}
+
+/// A server whose answers stand in a file: `initialize`, `before` (lines before its answer), `tools` or `pages` (whose cursors are
+/// their numbers), `results` by method, and `line` (the answer to a call, with `$ID`).
+fn shaped(file: &str) -> ExitCode {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let shapes: Value = serde_json::from_str(&text).unwrap_or_default();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let Ok(message) = serde_json::from_str::<Value>(&line) else {
+            continue;
+        };
+        let (Some(id), Some(method)) = (message.get("id"), message.get("method").and_then(Value::as_str))
+        else {
+            continue;
+        };
+        let result = match method {
+            "initialize" => {
+                let before = shapes
+                    .get("before")
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten();
+                before.filter_map(Value::as_str).for_each(say);
+                shapes
+                    .get("initialize")
+                    .cloned()
+                    .unwrap_or_else(|| initialize(&message))
+            }
+            "tools/list" => match shapes.get("pages") {
+                Some(pages) => {
+                    let cursor = message.pointer("/params/cursor").and_then(Value::as_str);
+                    let at: usize = cursor.and_then(|cursor| cursor.parse().ok()).unwrap_or_default(); // silent-ok: a fixture
+                    pages.get(at).cloned().unwrap_or_default()
+                }
+                None => json!({"tools": shapes.get("tools")}),
+            },
+            "tools/call" if shapes.get("line").is_some() => {
+                let line = shapes.get("line").and_then(Value::as_str).unwrap_or_default();
+                say(&line.replace("$ID", &id.to_string()));
+                continue;
+            }
+            method => shapes
+                .pointer(&format!("/results/{}", method.replace('/', "~1")))
+                .cloned()
+                .unwrap_or_default(),
+        };
+        say(&json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
     }
     ExitCode::SUCCESS
 }

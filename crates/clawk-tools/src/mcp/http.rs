@@ -6,19 +6,26 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clawk_egress::{Client, EgressError, Request, Response, Url};
+use clawk_kernel::sheet::visible;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
     HttpStatusError, StreamableHttpClient, StreamableHttpClientTransport,
     StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
 };
 use sse_stream::{Error as SseError, Sse, SseStream};
 
+use super::inbound::{PendingRequests, as_event};
+use super::reopening::Reopening;
+use crate::call::cut;
 use crate::oauth::{OAuthError, Tokens};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+/// Bytes of a server's own words in an error.
+const MAX_WORDS_BYTES: usize = 300;
 
 /// Most of a failed answer's body that is looked at, bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
@@ -36,6 +43,8 @@ pub(super) fn transport(
             client,
             fixed: headers.clone(),
             tokens: tokens.filter(|_| !headers.contains_key(header::AUTHORIZATION)),
+            pending: PendingRequests::default(),
+            reopening: Arc::default(),
         },
         config,
     )
@@ -49,6 +58,10 @@ pub(super) struct Wire {
     fixed: HeaderMap,
     /// What somebody agreed to with `clawk mcp login`; not where the operator sets a token.
     tokens: Option<Arc<Tokens>>,
+    /// Requests without an answer so far.
+    pending: PendingRequests,
+    /// How often the server's own stream was opened.
+    reopening: Arc<Reopening>,
 }
 
 type WireError = StreamableHttpError<EgressError>;
@@ -64,10 +77,12 @@ impl Wire {
     ) -> Result<Response, WireError> {
         let url = Url::parse(uri).map_err(|_invalid| unusable("the endpoint is not a valid URL"))?;
         let mut headers = self.fixed.clone();
-        headers.insert(
-            header::ACCEPT,
-            HeaderValue::from_static("application/json, text/event-stream"),
-        );
+        let accept = if method == Method::GET {
+            "text/event-stream"
+        } else {
+            "application/json, text/event-stream"
+        };
+        headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
         if !body.is_empty() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
@@ -142,6 +157,7 @@ impl StreamableHttpClient for Wire {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, WireError> {
         let body = Bytes::from(serde_json::to_vec(&message)?);
+        self.pending.note(&message);
         let response = self
             .send(Method::POST, &uri, session_id.as_deref(), custom_headers, body)
             .await?;
@@ -160,34 +176,33 @@ impl StreamableHttpClient for Wire {
                 .map(str::to_owned)
         };
         let session = text(&SESSION);
-        let kind = text(&header::CONTENT_TYPE);
+        let kind = text(&header::CONTENT_TYPE)
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        let wants_answer = matches!(message, ClientJsonRpcMessage::Request(_));
         if !status.is_success() {
-            // A JSON-RPC error in the body says more than the status.
             let body = response.beginning(MAX_ERROR_BYTES).await;
-            return match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
-                Ok(error @ ServerJsonRpcMessage::Error(_)) => {
-                    Ok(StreamableHttpPostResponse::Json(error, session))
-                }
-                Ok(_) | Err(_) => Err(HttpStatusError::new(status.as_u16(), None).into()),
-            };
+            return self.refused(&message, status, &body, session);
         }
-        match kind.as_deref() {
-            Some(kind) if kind.starts_with("text/event-stream") => {
-                Ok(StreamableHttpPostResponse::Sse(events(response), session))
-            }
-            Some(kind) if kind.starts_with("application/json") => {
-                let body = response.bytes().await.map_err(StreamableHttpError::Client)?;
-                Ok(StreamableHttpPostResponse::Json(
-                    serde_json::from_slice(&body)?,
-                    session,
-                ))
-            }
-            _ if !matches!(message, ClientJsonRpcMessage::Request(_)) => {
-                Ok(StreamableHttpPostResponse::Accepted)
-            }
-            kind => Err(StreamableHttpError::UnexpectedContentType(
-                kind.map(str::to_owned),
-            )),
+        if kind.starts_with("text/event-stream") {
+            let events = mended(events(response), self.pending.clone());
+            return Ok(StreamableHttpPostResponse::Sse(events, session));
+        }
+        if !wants_answer {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        let said = match response.bytes().await {
+            Ok(body) => match self.pending.read(&body) {
+                all if all.is_empty() => unreadable(&kind, &body),
+                all => return Ok(answered(all, session)),
+            },
+            // It was served; only its answer is lost.
+            Err(error @ EgressError::TooLarge(_)) => format!("the server's answer is not kept: {error}"),
+            Err(error) => return Err(StreamableHttpError::Client(error)),
+        };
+        match self.pending.failed_request(&message, &said) {
+            Some(failed) => Ok(StreamableHttpPostResponse::Json(failed, session)),
+            None => Err(StreamableHttpError::UnexpectedServerResponse(Cow::from(said))),
         }
     }
 
@@ -209,17 +224,155 @@ impl StreamableHttpClient for Wire {
         .map(drop)
     }
 
-    /// Not opened: nothing that a server tells unasked changes what a governed call may do.
+    /// What the server sends of its own accord, and the rest of an answer whose stream broke (`Last-Event-ID`).
     async fn get_stream(
         &self,
-        _uri: Arc<str>,
-        _session_id: Option<Arc<str>>,
-        _last_event_id: Option<String>,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
         _auth_header: Option<String>,
-        _custom_headers: HashMap<HeaderName, HeaderValue>,
+        mut custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, WireError> {
+        match &last_event_id {
+            Some(id) => {
+                let id = HeaderValue::from_str(id);
+                let id = id.map_err(|_bad| unusable("the id of the last event is not a valid header"))?;
+                custom_headers.insert(LAST_EVENT, id);
+            }
+            None => self.reopening.wait().await,
+        }
+        let sent = self.send(
+            Method::GET,
+            &uri,
+            session_id.as_deref(),
+            custom_headers,
+            Bytes::new(),
+        );
+        let response = sent.await?;
+        let status = response.status();
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        if status.is_success() && streams {
+            return Ok(mended(events(response), self.pending.clone()));
+        }
+        if status == StatusCode::NOT_FOUND && session_id.is_some() && last_event_id.is_some() {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        if status.is_server_error() {
+            return Err(HttpStatusError::new(status.as_u16(), None).into());
+        }
         Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
+}
+
+impl Wire {
+    /// An answer that is no success. A JSON-RPC error in its body says more than the status. A refusal (4xx) answers its
+    /// request: the server did nothing. After 5xx nobody knows.
+    fn refused(
+        &self,
+        message: &ClientJsonRpcMessage,
+        status: StatusCode,
+        body: &[u8],
+        session: Option<String>,
+    ) -> Result<StreamableHttpPostResponse, WireError> {
+        let all = self.pending.read_refusal(message, body);
+        if !all.is_empty() {
+            return Ok(answered(all, session));
+        }
+        let words = String::from_utf8_lossy(body);
+        let words = if words.trim_start().starts_with('<') {
+            ""
+        } else {
+            words.trim()
+        };
+        let said = format!(
+            "the server refused with HTTP {}: {}",
+            status.as_u16(),
+            visible(cut(words, MAX_WORDS_BYTES).0)
+        );
+        let handshake = matches!(message, ClientJsonRpcMessage::Request(request)
+            if matches!(request.request, ClientRequest::InitializeRequest(_)));
+        let refused = status.is_client_error() && !handshake;
+        match self
+            .pending
+            .failed_request(message, said.trim_end_matches(": "))
+            .filter(|_| refused)
+        {
+            Some(failed) => Ok(StreamableHttpPostResponse::Json(failed, session)),
+            None => Err(HttpStatusError::new(status.as_u16(), None).into()),
+        }
+    }
+}
+
+/// The messages of one body.
+fn answered(mut all: Vec<ServerJsonRpcMessage>, session: Option<String>) -> StreamableHttpPostResponse {
+    if all.len() == 1
+        && let Some(one) = all.pop()
+    {
+        return StreamableHttpPostResponse::Json(one, session);
+    }
+    let events = all
+        .into_iter()
+        .filter_map(|message| as_event(&message).map(event))
+        .map(Ok);
+    let events: Vec<Result<Sse, SseError>> = events.collect();
+    StreamableHttpPostResponse::Sse(futures::stream::iter(events).boxed(), session)
+}
+
+fn event(data: String) -> Sse {
+    Sse {
+        event: None,
+        data: Some(data),
+        id: None,
+        retry: None,
+    }
+}
+
+/// Why a body holds no answer, with its beginning.
+fn unreadable(kind: &str, body: &[u8]) -> String {
+    let words = String::from_utf8_lossy(body);
+    let words = words.trim();
+    if words.is_empty() {
+        return "the server's answer is empty".to_owned();
+    }
+    format!(
+        "the server's answer is not JSON-RPC (`{}`): {}",
+        visible(cut(kind, 80).0),
+        visible(cut(words, MAX_WORDS_BYTES).0)
+    )
+}
+
+/// Events whose messages are read as those of every transport; what is no message leaves its `id` and `retry` only.
+fn mended(
+    events: BoxStream<'static, Result<Sse, SseError>>,
+    pending: PendingRequests,
+) -> BoxStream<'static, Result<Sse, SseError>> {
+    let one = move |given: Result<Sse, SseError>| {
+        let mut all = Vec::new();
+        match given {
+            Ok(mut given)
+                if given
+                    .event
+                    .as_deref()
+                    .is_none_or(|name| matches!(name, "" | "message")) =>
+            {
+                let data = given.data.take().unwrap_or_default();
+                if !data.trim().is_empty() {
+                    let read = pending.read(data.as_bytes());
+                    all.extend(read.iter().filter_map(as_event).map(event));
+                }
+                // The last message carries the place at which reading goes on.
+                match all.last_mut() {
+                    Some(last) => (last.id, last.retry) = (given.id, given.retry),
+                    None => all.push(given),
+                }
+            }
+            Ok(other) => all.push(other),
+            Err(error) => return futures::stream::iter(vec![Err(error)]),
+        }
+        futures::stream::iter(all.into_iter().map(Ok).collect::<Vec<_>>())
+    };
+    events.flat_map(one).boxed()
 }
 
 /// The events of a body; the client's size limit bounds them all together.

@@ -2,8 +2,15 @@
 
 mod client;
 mod http;
+mod inbound;
+mod listing;
+mod offers;
+mod reopening;
+mod repair;
+mod requests;
 mod result;
 mod server;
+mod stdio;
 mod taken;
 mod throttle;
 
@@ -11,13 +18,14 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{Description, RunError, RunOutcome};
 use clawk_proto::SessionId;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 pub(crate) use client::{Desk, roots};
 pub(crate) use server::{Endpoint, Server, Source, admitted};
 pub(crate) use taken::names as taken_names;
 
 use crate::call::Call;
+use listing::{ServedBy, ServedTool};
 
 /// A declared tool with an `mcp_source`.
 #[derive(Debug, Clone)]
@@ -37,14 +45,11 @@ impl McpTool {
         let tool = self.find(&link.tools)?;
         self.server.unchanged(&link, &tool.name).await?;
         Ok(Description {
-            description: tool.description.as_deref().unwrap_or_default().to_owned(),
-            input_schema: Value::Object(tool.input_schema.as_ref().clone()),
-            output_schema: tool
-                .output_schema
-                .as_ref()
-                .map(|schema| Value::Object(schema.as_ref().clone())),
+            description: tool.description.clone(),
+            input_schema: tool.input_schema.clone(),
+            output_schema: tool.output_schema.clone(),
             trusted_annotations: if self.trusted {
-                annotations(tool)
+                tool.annotations.clone()
             } else {
                 Map::new()
             },
@@ -59,9 +64,7 @@ impl McpTool {
         if self.served_as.is_some() || named {
             return Ok(None);
         }
-        Ok(Some(
-            link.tools.iter().map(|tool| tool.name.to_string()).collect(),
-        ))
+        Ok(Some(link.tools.iter().map(|tool| tool.name.clone()).collect()))
     }
 
     pub(crate) async fn run(
@@ -73,30 +76,35 @@ impl McpTool {
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
         self.server.unchanged(&link, &tool.name).await?;
-        let harmless = self.trusted && annotations(tool).get("readOnlyHint") == Some(&json!(true));
-        let ran = self
-            .server
-            .call(&link, tool.name.to_string(), call, session, harmless)
-            .await;
+        let harmless = match tool.by {
+            ServedBy::Call => self.trusted && tool.annotations.get("readOnlyHint") == Some(&json!(true)),
+            ServedBy::Resources | ServedBy::Prompts => true,
+        };
+        let ran = self.server.call(&link, tool, call, session, harmless).await;
         self.server.tell(&call.connections);
         ran
     }
 
     /// The tool at the server: by the name the manifest gives, by its own, or the only one there is.
-    fn find<'t>(&self, tools: &'t [rmcp::model::Tool]) -> Result<&'t rmcp::model::Tool, RunError> {
+    fn find<'t>(&self, tools: &'t [ServedTool]) -> Result<&'t ServedTool, RunError> {
         let named = |name: &str| tools.iter().find(|tool| tool.name == name);
         if let Some(name) = &self.served_as {
             return named(name).ok_or_else(|| self.absent(name, tools));
         }
-        match (named(&self.name), tools) {
-            (Some(tool), _) => Ok(tool),
-            (None, [only]) => Ok(only),
-            (None, _) => Err(self.absent(&self.name, tools)),
+        let mut own = tools.iter().filter(|tool| tool.by == ServedBy::Call);
+        match (named(&self.name), own.next(), own.next()) {
+            (Some(tool), _, _) => Ok(tool),
+            (None, Some(only), None) => Ok(only),
+            (None, _, _) => Err(self.absent(&self.name, tools)),
         }
     }
 
-    fn absent(&self, name: &str, tools: &[rmcp::model::Tool]) -> RunError {
-        let mut known: Vec<&str> = tools.iter().take(30).map(|tool| tool.name.as_ref()).collect();
+    fn absent(&self, name: &str, tools: &[ServedTool]) -> RunError {
+        let mut known: Vec<String> = tools
+            .iter()
+            .take(30)
+            .map(|tool| listing::shown(&tool.name))
+            .collect();
         known.sort_unstable();
         RunError::Unavailable(format!(
             "the MCP server `{}` has no tool `{name}`; set `mcp_source.tool_name` to one of: {}",
@@ -106,14 +114,9 @@ impl McpTool {
     }
 }
 
-fn annotations(tool: &rmcp::model::Tool) -> Map<String, Value> {
-    match tool.annotations.as_ref().map(serde_json::to_value) {
-        Some(Ok(Value::Object(map))) => map,
-        Some(_) | None => Map::new(),
-    }
-}
-
 #[cfg(test)]
 mod asks;
+#[cfg(test)]
+mod streams;
 #[cfg(test)]
 mod tests;

@@ -1,101 +1,274 @@
-//! From an MCP result to ours.
+//! From an MCP result to ours. Read part by part from raw JSON: an unknown or broken part becomes a note.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clawk_kernel::Attached;
 use clawk_kernel::ports::RunOutcome;
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
-use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
+use super::listing::shown;
 use crate::call::cut;
 
-/// Maps the content; what is above `limit` bytes is cut, and the cut makes it an error (R36).
-pub(super) fn outcome(result: CallToolResult, limit: u64, obtained: Obtained) -> RunOutcome {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut left = limit;
-    let mut truncated = false;
-    let mut content = Vec::new();
-    for given in result.content {
-        let Ok(value) = serde_json::to_value(&given) else {
-            continue;
-        };
-        let mapped = block(value);
-        let size = weight(&mapped);
-        if size <= left {
-            left -= size;
-            content.push(mapped);
-            continue;
+/// Parts of one result that are read.
+const MAX_PARTS: usize = 1_000;
+/// Pictures of one result that are kept; more become notes.
+const MAX_PICTURES: usize = 8;
+/// Bytes of base64 of one result's pictures.
+const MAX_PICTURE_BYTES: usize = 8 << 20;
+/// Bytes of a part of an unknown type that the model reads as JSON.
+const MAX_UNKNOWN_BYTES: usize = 2 << 10;
+
+/// Maps a raw result. What is above `limit` bytes of text is left out and said; the call stays what the server says it is.
+pub(super) fn outcome(result: &Value, limit: usize, obtained: Obtained) -> RunOutcome {
+    let mut parts = Parts {
+        content: Vec::new(),
+        text_left: limit,
+        left_out: 0,
+        pictures: 0,
+        picture_bytes: 0,
+    };
+    match result {
+        Value::Object(members) => {
+            match members.get("content") {
+                Some(Value::Array(all)) => {
+                    all.iter().take(MAX_PARTS).for_each(|part| parts.add(part));
+                    if all.len() > MAX_PARTS {
+                        parts.note(format!("[{} more parts are left out]", all.len() - MAX_PARTS));
+                    }
+                }
+                Some(Value::Null) | None => {}
+                Some(one) => parts.add(one),
+            }
+            if let Some(old) = members.get("toolResult").filter(|old| !old.is_null()) {
+                parts.add(&as_part(old));
+            }
         }
-        truncated = true;
-        if let ContentBlock::Text { text } = &mapped {
-            content.push(ContentBlock::text(cut(text, left).0));
-        }
-        break;
+        other => parts.add(&as_part(other)),
     }
-    let mut structured = result.structured_content;
-    if structured
-        .as_ref()
-        .is_some_and(|value| value.to_string().len() > limit)
-    {
-        truncated = true;
-        structured = Some(json!({"truncated": true}));
-    }
-    if truncated {
-        content.push(ContentBlock::text(format!(
-            "[output cut at {limit} bytes (`max_output_bytes`)]"
+    let given = result.get("structuredContent").filter(|given| !given.is_null());
+    let structured = given.map(|given| parts.structured(given, limit));
+    let left_out = parts.left_out;
+    if left_out > 0 {
+        parts.content.push(ContentBlock::text(format!(
+            "[the result is longer: {left_out} bytes above the limit of {limit} (`max_output_bytes`) are left out]"
         )));
     }
-    // A server that answers by structure alone still gives the model something to read.
-    if content.is_empty()
-        && let Some(value) = &structured
-    {
-        content.push(ContentBlock::text(value.to_string()));
+    if parts.content.is_empty() {
+        parts
+            .content
+            .push(ContentBlock::text("[the tool ran and answered with nothing]"));
     }
-    let is_error = result.is_error.unwrap_or(false) || truncated;
     RunOutcome {
-        content,
-        is_error,
+        content: parts.content,
+        is_error: is_true(result.get("isError")),
         structured,
         obtained,
     }
 }
 
-fn block(value: Value) -> ContentBlock {
-    let text = |name: &str| {
-        value
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    match value.get("type").and_then(Value::as_str) {
-        Some("text") => ContentBlock::text(text("text")),
-        Some("image") => ContentBlock::Image {
-            data: text("data"),
-            mime_type: text("mimeType"),
-        },
-        Some("resource") => ContentBlock::Resource {
-            resource: value.get("resource").cloned().unwrap_or_default(),
-        },
-        Some("resource_link") => {
-            let mut resource = value.clone();
-            if let Value::Object(map) = &mut resource {
-                map.remove("type");
-            }
-            ContentBlock::Resource { resource }
-        }
-        Some("audio") => ContentBlock::text(format!(
-            "[audio {}, {} bytes as base64]",
-            text("mimeType"),
-            text("data").len()
-        )),
-        Some(_) | None => ContentBlock::text(value.to_string()),
+/// `true` as servers write it.
+fn is_true(value: Option<&Value>) -> bool {
+    match value {
+        Some(Value::Bool(flag)) => *flag,
+        Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
+        Some(Value::Number(number)) => number.as_f64().is_some_and(|number| number != 0.0),
+        Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => false,
     }
 }
 
-fn weight(block: &ContentBlock) -> usize {
-    match block {
-        ContentBlock::Text { text } => text.len(),
-        ContentBlock::Image { data, .. } => data.len(),
-        ContentBlock::Resource { resource } => resource.to_string().len(),
+fn as_part(value: &Value) -> Value {
+    match value {
+        Value::Object(members) if members.get("type").is_some_and(Value::is_string) => value.clone(),
+        Value::String(_) | Value::Null => value.clone(),
+        other => Value::String(other.to_string()),
     }
 }
+
+struct Parts {
+    content: Vec<ContentBlock>,
+    text_left: usize,
+    left_out: usize,
+    pictures: usize,
+    picture_bytes: usize,
+}
+
+impl Parts {
+    fn text(&mut self, text: &str) {
+        let (kept, was_cut) = cut(text, self.text_left);
+        self.text_left -= kept.len();
+        if was_cut {
+            self.left_out += text.len() - kept.len();
+        }
+        if !kept.is_empty() {
+            self.content.push(ContentBlock::text(kept));
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        self.content.push(ContentBlock::text(note));
+    }
+
+    fn add(&mut self, part: &Value) {
+        let word = |name: &str| part.get(name).and_then(Value::as_str).unwrap_or_default();
+        let kind = word("type");
+        match part {
+            Value::String(text) => return self.text(text),
+            Value::Null => return,
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) => return self.text(&part.to_string()),
+            Value::Object(_) => {}
+        }
+        match kind {
+            "text" => match part.get("text") {
+                Some(Value::String(text)) => self.text(text),
+                Some(Value::Null) | None => {}
+                Some(other) => self.text(&other.to_string()),
+            },
+            "image" => self.picture(word("data"), part),
+            "audio" => {
+                let (mime, size) = (shown(word("mimeType")), word("data").len());
+                self.note(format!("[audio {mime}, {size} bytes as base64]"));
+            }
+            "resource" => match part.get("resource") {
+                Some(resource) => self.resource(resource),
+                None => self.resource(part),
+            },
+            "resource_link" => self.link(part),
+            // A part without a type that has a text is one.
+            "" if part.get("text").is_some_and(Value::is_string) => self.text(word("text")),
+            _ => self.unknown(kind, part),
+        }
+    }
+
+    fn unknown(&mut self, kind: &str, part: &Value) {
+        let (kind, json) = (shown(kind), part.to_string());
+        if json.len() <= MAX_UNKNOWN_BYTES.min(self.text_left) {
+            self.text_left -= json.len();
+            return self.note(format!(
+                "[content of the type `{kind}`, which clawk does not know] {json}"
+            ));
+        }
+        self.note(format!(
+            "[content of the type `{kind}`, which clawk does not know, {} bytes]",
+            json.len()
+        ));
+    }
+
+    fn picture(&mut self, data: &str, part: &Value) {
+        // Some servers send the whole address of the data.
+        let data = data.rsplit_once(";base64,").map_or(data, |(_, data)| data);
+        let said = ["mimeType", "mime_type", "mediaType"]
+            .iter()
+            .find_map(|name| part.get(*name).and_then(Value::as_str))
+            .unwrap_or_default();
+        let data: String = data.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+        let kind = kind_of_picture(&data).map_or_else(|| said.to_owned(), str::to_owned);
+        let kept = match Attached::read(&kind, None, &data) {
+            _ if self.pictures >= MAX_PICTURES => Err("the result has too many pictures".to_owned()),
+            _ if self.picture_bytes + data.len() > MAX_PICTURE_BYTES => {
+                Err("the pictures of the result are too large".to_owned())
+            }
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err("no model takes pictures of this type".to_owned()),
+            Err(why) => Err(why),
+        };
+        match kept {
+            Ok(()) => {
+                (self.pictures, self.picture_bytes) = (self.pictures + 1, self.picture_bytes + data.len());
+                self.content.push(ContentBlock::Image {
+                    data,
+                    mime_type: kind,
+                });
+            }
+            Err(why) => self.note(format!(
+                "[image {}, {} bytes as base64, is left out: {why}]",
+                shown(&kind),
+                data.len()
+            )),
+        }
+    }
+
+    /// An embedded resource, or one that was read.
+    fn resource(&mut self, resource: &Value) {
+        let word = |name: &str| resource.get(name).and_then(Value::as_str);
+        let uri = shown(word("uri").unwrap_or("without uri"));
+        let mime = word("mimeType").unwrap_or_default();
+        match (word("text"), word("blob")) {
+            (Some(text), _) if text.len() <= self.text_left && mime.len() + uri.len() < 4_096 => {
+                self.text_left -= text.len();
+                let kept = json!({"uri": word("uri").unwrap_or_default(), "mimeType": mime, "text": text});
+                self.content.push(ContentBlock::Resource { resource: kept });
+            }
+            (Some(text), _) => {
+                self.note(format!("[resource {uri}]"));
+                self.text(text);
+            }
+            (None, Some(blob)) if mime.starts_with("image/") => {
+                self.note(format!("[resource {uri}]"));
+                self.picture(blob, resource);
+            }
+            (None, Some(blob)) => {
+                let mime = shown(mime);
+                self.note(format!(
+                    "[resource {uri}, {mime}, {} bytes as base64]",
+                    blob.len()
+                ));
+            }
+            (None, None) => self.note(format!("[resource {uri}]")),
+        }
+    }
+
+    fn link(&mut self, part: &Value) {
+        let kept = ["uri", "name", "title", "description", "mimeType", "size"];
+        let kept = kept.iter().filter_map(|name| {
+            let value = part
+                .get(*name)
+                .filter(|value| value.is_string() || value.is_number())?;
+            Some(((*name).to_owned(), value.clone()))
+        });
+        let resource: Value = Value::Object(kept.collect());
+        let size = resource.to_string().len();
+        if size > self.text_left {
+            self.left_out += size;
+            return;
+        }
+        self.text_left -= size;
+        self.content.push(ContentBlock::Resource { resource });
+    }
+
+    /// Structure beside the text. A model reads it where the text does not say as much.
+    fn structured(&mut self, given: &Value, limit: usize) -> Value {
+        let json = given.to_string();
+        let said = |block: &ContentBlock| match block {
+            ContentBlock::Text { text } => {
+                text.len() >= json.len()
+                    || serde_json::from_str::<Value>(text).is_ok_and(|said| said == *given)
+            }
+            ContentBlock::Image { .. } | ContentBlock::Resource { .. } => false,
+        };
+        if !self.content.iter().any(said) {
+            self.text(&json);
+        }
+        if json.len() > limit {
+            return json!({"truncated": true});
+        }
+        given.clone()
+    }
+}
+
+/// The type of a picture by its first bytes: what a server says of it may be wrong.
+fn kind_of_picture(data: &str) -> Option<&'static str> {
+    let head = STANDARD.decode(data.get(..16)?).ok()?; // silent-ok: what is not base64 is told by who reads it all
+    Attached::TYPES.into_iter().find(|kind| {
+        let head = Attached {
+            mime_type: (*kind).to_owned(),
+            name: None,
+            data: head.clone(),
+        };
+        head.check().is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,23 +7,24 @@ use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
 use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
+use clawk_kernel::sheet::visible;
 use clawk_plan::{Obtained, Plan, Refusal, Request};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
 use http::HeaderMap;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, PaginatedRequestParams,
-    PingRequest, Tool,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResponse, ClientRequest, PingRequest};
 use rmcp::service::{ClientInitializeError, Peer, RoleClient, RunningService, ServiceError, serve_client};
-use rmcp::transport::async_rw::AsyncRwTransport;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::client::{Desk, Handler};
 use super::http::transport;
+use super::inbound::raw_call;
+use super::listing::{ServedBy, ServedTool};
+use super::requests::{self, RequestError};
 use super::result::outcome;
+use super::stdio::LineTransport;
 use super::throttle::Throttle;
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
@@ -43,13 +44,13 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Servers looked after at a time.
 const MAX_WATCHES: usize = 8;
 
-/// Longest message of a server, bytes; a longer line is dropped.
-const MAX_MESSAGE_BYTES: usize = 8 << 20;
-
-/// Bounds of a server's `tools/list`.
-const MAX_PAGES: usize = 100;
-const MAX_TOOLS: usize = 2_000;
-const MAX_LIST_BYTES: usize = 8 << 20;
+/// Longest message of a server, bytes. A longer one is dropped, and answers its request as an error.
+pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Text of one result that is kept where the sandbox sets no `max_output_bytes`, bytes.
+const MAX_RESULT_BYTES: usize = 4 << 20;
+/// Lines and bytes of a server's last words.
+const LAST_LINES: usize = 6;
+const LAST_BYTES: usize = 1_200;
 
 /// Where the server is.
 pub(crate) enum Source {
@@ -96,7 +97,7 @@ pub(crate) struct Server {
 struct State {
     live: Option<Live>,
     /// Its tools as they were told first: what was described then is what is called.
-    pinned: BTreeMap<String, Tool>,
+    pinned: BTreeMap<String, ServedTool>,
     /// When it was started, within the window.
     starts: VecDeque<Instant>,
 }
@@ -108,8 +109,8 @@ struct Live {
 
 /// A session, shared by the calls that use it.
 pub(crate) struct Link {
-    peer: Peer<RoleClient>,
-    pub(crate) tools: Vec<Tool>,
+    pub(super) peer: Peer<RoleClient>,
+    pub(super) tools: Vec<ServedTool>,
     /// Tools that are not what they were when they were told first.
     changed: Mutex<BTreeSet<String>>,
     service: Option<Service>,
@@ -190,10 +191,10 @@ impl Server {
 
     /// The server said that its tools changed: which of them are not what they were.
     async fn look_again(&self, link: &Link, state: &mut State) -> Result<(), RunError> {
-        let listed = tokio::time::timeout(START, list(&link.peer)).await;
+        let listed = tokio::time::timeout(START, requests::list_tools(&link.peer)).await;
         let tools = match listed {
-            Ok(Ok(tools)) => tools,
-            Ok(Err(reason)) => return Err(self.no_list(&reason)),
+            Ok(Ok((tools, _notes))) => tools,
+            Ok(Err(reason)) => return Err(self.no_list(&reason.to_string())),
             Err(_elapsed) => return Err(self.no_list("it did not answer in time")),
         };
         let changed = state.compare(&tools);
@@ -232,8 +233,7 @@ impl Server {
                         "the MCP server has no standard streams".to_owned(),
                     ));
                 };
-                let transport = AsyncRwTransport::new_client(Throttle::new(stdout), stdin)
-                    .with_max_line_length(MAX_MESSAGE_BYTES);
+                let transport = LineTransport::new(Throttle::new(stdout), stdin, MAX_MESSAGE_BYTES);
                 let session = match serve_client(info, transport).await {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, Some(&service)).await),
@@ -259,7 +259,16 @@ impl Server {
             }
         };
         let peer = session.peer().clone();
-        let tools = list(&peer).await.map_err(|reason| self.no_list(&reason))?;
+        let (tools, notes) = match requests::list_all(&peer).await {
+            Ok(listed) => listed,
+            Err(reason) => {
+                let said = last_words(service.as_ref()).await;
+                return Err(self.no_list(&format!("{reason}{said}")));
+            }
+        };
+        for note in notes.iter().take(20) {
+            tracing::warn!(server = %self.name, "the MCP server's list: {note}");
+        }
         Ok(Live {
             session,
             link: Arc::new(Link {
@@ -285,19 +294,29 @@ impl Server {
         ))
     }
 
-    /// One `tools/call`. When this future is dropped, the server is told that the call is cancelled.
-    pub(crate) async fn call(
+    /// One call of a tool. When this future is dropped, the server is told that the call is cancelled.
+    pub(super) async fn call(
         &self,
         link: &Arc<Link>,
-        tool: String,
+        tool: &ServedTool,
         call: &Call<'_>,
         session: Option<SessionId>,
         harmless: bool,
     ) -> Result<RunOutcome, RunError> {
         let _here = self.desk.enter(session);
-        let params = CallToolRequestParams::new(tool).with_arguments(call.arguments.clone());
-        let limit = call.plan.limits().max_output_bytes;
-        match tokio::time::timeout(call.timeout(), link.peer.call_tool_once(params)).await {
+        let limit = kept_bytes(call.plan);
+        let asked = async {
+            match tool.by {
+                ServedBy::Call => {
+                    let params =
+                        CallToolRequestParams::new(tool.name.clone()).with_arguments(call.arguments.clone());
+                    call_raw(&link.peer, params).await
+                }
+                ServedBy::Resources => requests::resource(&link.peer, call.arguments).await,
+                ServedBy::Prompts => requests::prompt(&link.peer, call.arguments).await,
+            }
+        };
+        match tokio::time::timeout(call.timeout(), asked).await {
             Err(_elapsed) => {
                 self.look_after(Arc::clone(link)).await;
                 Err(RunError::Timeout {
@@ -305,19 +324,19 @@ impl Server {
                     obtained: link.obtained.clone(),
                 })
             }
-            Ok(Ok(CallToolResponse::Complete(result))) => Ok(outcome(result, limit, link.obtained.clone())),
-            Ok(Ok(_)) => Err(RunError::Unknown(format!(
+            Ok(Ok(result)) => Ok(outcome(&result, limit, link.obtained.clone())),
+            Ok(Err(RequestError::WantsInput)) => Err(RunError::Unknown(format!(
                 "the MCP server `{}` asked for more input, which clawk does not give",
                 self.name
             ))),
-            Ok(Err(ServiceError::McpError(error))) => {
+            Ok(Err(RequestError::Service(ServiceError::McpError(error)))) => {
                 let text = format!("MCP error {}: {}", error.code.0, cut(&error.message, 4 << 10).0);
                 Ok(RunOutcome {
                     obtained: link.obtained.clone(),
                     ..crate::call::failed(text)
                 })
             }
-            Ok(Err(error)) => {
+            Ok(Err(RequestError::Service(error))) => {
                 let words = match &error {
                     ServiceError::TransportSend(error) => error.error.to_string(),
                     other => other.to_string().to_lowercase(),
@@ -336,23 +355,22 @@ impl Server {
         }
     }
 
-    /// One `tools/call` for nobody's session, within this time.
+    /// One `tools/call` for nobody's session, within this time. Returns the raw result.
     pub(crate) async fn asked(
         &self,
         link: &Arc<Link>,
         tool: &str,
         arguments: Map<String, Value>,
         limit: Duration,
-    ) -> Result<CallToolResult, String> {
+    ) -> Result<Value, String> {
         let _here = self.desk.enter(None);
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        let why = match tokio::time::timeout(limit, link.peer.call_tool_once(params)).await {
+        let why = match tokio::time::timeout(limit, call_raw(&link.peer, params)).await {
             Err(_elapsed) => {
                 self.look_after(Arc::clone(link)).await;
                 format!("no answer within {} ms", limit.as_millis())
             }
-            Ok(Ok(CallToolResponse::Complete(result))) => return Ok(result),
-            Ok(Ok(_)) => "it asked for more input, which clawk does not give".to_owned(),
+            Ok(Ok(result)) => return Ok(result),
             Ok(Err(error)) => {
                 let said = last_words(link.service.as_ref()).await;
                 format!("{}{said}", cut(&error.to_string(), 300).0)
@@ -396,7 +414,7 @@ impl Server {
 
 impl State {
     /// The tools that are gone or not as they were told first; what is new is pinned from here on.
-    fn compare(&mut self, tools: &[Tool]) -> BTreeSet<String> {
+    fn compare(&mut self, tools: &[ServedTool]) -> BTreeSet<String> {
         let now = |name: &str| tools.iter().find(|tool| tool.name == name);
         let changed = self
             .pinned
@@ -404,9 +422,10 @@ impl State {
             .filter(|(name, tool)| now(name) != Some(*tool))
             .map(|(name, _)| name.clone())
             .collect();
-        for tool in tools {
+        // What is listed besides tools changes as a matter of course.
+        for tool in tools.iter().filter(|tool| tool.by == ServedBy::Call) {
             self.pinned
-                .entry(tool.name.to_string())
+                .entry(tool.name.clone())
                 .or_insert_with(|| tool.clone());
         }
         changed
@@ -434,6 +453,11 @@ impl State {
 }
 
 impl Link {
+    /// The server has a tool of this name.
+    pub(crate) fn offers(&self, tool: &str) -> bool {
+        self.tools.iter().any(|one| one.name == tool)
+    }
+
     fn lives(&self) -> bool {
         !self.peer.is_transport_closed()
             && self
@@ -459,36 +483,65 @@ async fn last_words(service: Option<&Service>) -> String {
         },
         None => String::new(),
     };
-    let tail = service.stderr_tail();
-    if let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) {
-        text.push_str(&format!("; its last words: {}", cut(line.trim(), 300).0));
+    let words = last_lines(&service.stderr_tail());
+    if !words.is_empty() {
+        text.push_str(&format!("; its last words: {words}"));
     }
     text
 }
 
-async fn list(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, String> {
-    let mut tools = Vec::new();
-    let mut cursor = None;
+/// The last lines of a text, at most [`LAST_LINES`] and [`LAST_BYTES`], in one line that nothing is hidden in.
+fn last_lines(text: &str) -> String {
+    let lines = text.lines().rev().map(without_escapes);
+    let lines = lines.filter(|line| !line.trim().is_empty()).take(LAST_LINES);
+    let mut kept: Vec<String> = Vec::new();
     let mut bytes = 0;
-    for _ in 0..MAX_PAGES {
-        let params = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = peer
-            .list_tools(Some(params))
-            .await
-            .map_err(|error| error.to_string())?;
-        for tool in page.tools {
-            bytes += serde_json::to_vec(&tool).map_or(0, |text| text.len());
-            tools.push(tool);
+    for line in lines {
+        let line = visible(cut(line.trim(), 300).0);
+        bytes += line.len() + 3;
+        if bytes > LAST_BYTES {
+            break;
         }
-        if tools.len() > MAX_TOOLS || bytes > MAX_LIST_BYTES {
-            return Err(format!(
-                "it is too long (over {MAX_TOOLS} tools or {MAX_LIST_BYTES} bytes)"
-            ));
-        }
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            return Ok(tools);
+        kept.push(line);
+    }
+    kept.reverse();
+    kept.join(" | ")
+}
+
+/// A line without a terminal's escape sequences: colours say nothing here.
+fn without_escapes(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line.chars().peekable();
+    while let Some(c) = rest.next() {
+        if c == '\u{1b}' && rest.next_if_eq(&'[').is_some() {
+            let _end = rest.by_ref().find(|c| ('@'..='~').contains(c));
+        } else {
+            out.push(c);
         }
     }
-    Err(format!("it has more than {MAX_PAGES} pages"))
+    out
+}
+
+/// One `tools/call`, raw. The server is told when this future is dropped.
+async fn call_raw(peer: &Peer<RoleClient>, params: CallToolRequestParams) -> Result<Value, RequestError> {
+    let raw = match peer.call_tool_once(params).await? {
+        CallToolResponse::Complete(result) => raw_call(result),
+        _ => return Err(RequestError::WantsInput),
+    };
+    if raw.get("resultType") == Some(&json!("input_required")) {
+        return Err(RequestError::WantsInput);
+    }
+    Ok(raw)
+}
+
+/// How much text of a result is kept: `max_output_bytes` where the sandbox sets it, else [`MAX_RESULT_BYTES`]. A process's output
+/// is bounded more tightly by default, because it ends the process; a result only has to be stored.
+fn kept_bytes(plan: &Plan) -> usize {
+    let set = plan.limits().max_output_bytes;
+    if set == clawk_plan::Limits::default().max_output_bytes {
+        return MAX_RESULT_BYTES;
+    }
+    usize::try_from(set)
+        .unwrap_or(MAX_MESSAGE_BYTES)
+        .min(MAX_MESSAGE_BYTES)
 }

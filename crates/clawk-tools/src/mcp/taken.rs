@@ -1,6 +1,6 @@
 //! Names under which a server's tools are taken over for a declared tool that names none of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
@@ -11,29 +11,35 @@ const DIGEST_DIGITS: usize = 8;
 /// Tools of one server; more are not taken over.
 const MAX_TAKEN: usize = 256;
 
-/// The name in the agent of each of the server's tools.
-///
-/// # Errors
-/// Two would have one name, or there are too many; says what would mend it.
-pub(crate) fn names(declared: &str, served: &[String]) -> Result<BTreeMap<String, String>, String> {
+/// The name in the agent of each of the server's tools. Where several tools would have one name, each whose own name has other
+/// characters gets a digest of it, whatever their order. Tools above [`MAX_TAKEN`] are left out.
+pub(crate) fn names(declared: &str, served: &[String]) -> BTreeMap<String, String> {
     if served.len() > MAX_TAKEN {
-        return Err(format!(
-            "its server has {} tools, and at most {MAX_TAKEN} are taken over; name those that are wanted, each with `mcp_source.tool_name`",
+        tracing::warn!(
+            tool = declared,
+            "its server has {} tools, and the first {MAX_TAKEN} are taken over; name those that are wanted, each with `mcp_source.tool_name`",
             served.len()
-        ));
+        );
+    }
+    let served: BTreeSet<&String> = served.iter().take(MAX_TAKEN).collect();
+    let mut groups: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+    for tool in served {
+        groups.entry(name(declared, tool)).or_default().push(tool);
     }
     let mut all: BTreeMap<String, String> = BTreeMap::new();
-    for tool in served {
-        let name = name(declared, tool);
-        if let Some(other) = all.insert(name.clone(), tool.clone()) {
-            return Err(format!(
-                "its server's tools `{}` and `{}` would both be called `{name}`; name those that are wanted, each with `mcp_source.tool_name`",
-                shown(&other),
-                shown(tool)
-            ));
+    for (shared, tools) in groups {
+        let alone = tools.len() == 1;
+        for tool in tools {
+            let plain = shared == format!("{declared}-{tool}");
+            let name = if alone || plain {
+                shared.clone()
+            } else {
+                with_digest(&shared, tool)
+            };
+            all.entry(name).or_insert_with(|| tool.clone());
         }
     }
-    Ok(all)
+    all
 }
 
 /// `DECLARED-TOOL` in the letters, digits and hyphens that a name may have; a long one is cut and ends with a digest.
@@ -43,18 +49,17 @@ fn name(declared: &str, tool: &str) -> String {
     if whole.len() <= MAX_NAME_BYTES {
         return whole;
     }
+    with_digest(&whole, tool)
+}
+
+fn with_digest(whole: &str, tool: &str) -> String {
     let digest: String = Sha256::digest(tool.as_bytes())
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let kept = whole
-        .get(..MAX_NAME_BYTES - DIGEST_DIGITS - 1)
-        .unwrap_or_default();
+    let room = MAX_NAME_BYTES - DIGEST_DIGITS - 1;
+    let kept = whole.get(..whole.len().min(room)).unwrap_or_default();
     format!("{kept}-{}", digest.get(..DIGEST_DIGITS).unwrap_or_default())
-}
-
-fn shown(tool: &str) -> String {
-    tool.chars().take(64).collect()
 }
 
 #[cfg(test)]
@@ -64,30 +69,47 @@ mod tests {
     use super::names;
 
     #[test]
-    fn names_are_cut_and_collisions_refused() {
+    fn names_are_cut_and_told_apart() {
         let served = ["read_file".to_owned(), "list".to_owned()];
-        let found = names("fs", &served).unwrap();
+        let found = names("fs", &served);
         assert_eq!(found["fs-read-file"], "read_file");
-        let twins = ["a.b".to_owned(), "a_b".to_owned()];
-        let why = names("fs", &twins).unwrap_err();
-        assert!(why.contains("`fs-a-b`") && why.contains("tool_name"), "{why}");
+        let twins = ["a.b".to_owned(), "a_b".to_owned(), "a-b".to_owned()];
+        let found = names("fs", &twins);
+        assert_eq!(found["fs-a-b"], "a-b", "the plain name keeps its name");
+        assert_eq!(found.len(), 3);
+        let turned: Vec<String> = twins.into_iter().rev().collect();
+        assert_eq!(found, names("fs", &turned), "their order does not count");
         let long = ["x".repeat(80), format!("{}y", "x".repeat(79))];
-        let found = names("fs", &long).unwrap();
+        let found = names("fs", &long);
         assert_eq!(found.len(), 2, "the digest tells them apart");
         assert!(found.keys().all(|name| name.len() == 63));
-        assert!(names("fs", &vec!["t".to_owned(); 257]).is_err());
+        let many: Vec<String> = (0..300).map(|n| format!("t{n}")).collect();
+        assert_eq!(names("fs", &many).len(), 256);
+        let odd = [
+            "",
+            " ",
+            "日本",
+            "a/b",
+            "tools/ls",
+            "x y",
+            "é",
+            "-",
+            "a--b",
+            "\u{202e}x",
+        ]
+        .map(str::to_owned);
+        assert_eq!(names("fs", &odd).len(), odd.len());
     }
 
     proptest! {
-        /// Whatever a server calls its tools: names are valid and each leads to one tool, or all are refused.
+        /// Whatever a server calls its tools: each has a valid name of its own.
         #[test]
         fn every_name_is_valid(served in proptest::collection::btree_set("\\PC{0,90}", 0..12)) {
             let served: Vec<String> = served.into_iter().collect();
-            if let Ok(found) = names("srv", &served) {
-                prop_assert_eq!(found.len(), served.len());
-                for name in found.keys() {
-                    prop_assert!(clawk_proto::uri::is_name(name), "{}", name);
-                }
+            let found = names("srv", &served);
+            prop_assert_eq!(found.len(), served.len());
+            for name in found.keys() {
+                prop_assert!(clawk_proto::uri::is_name(name), "{}", name);
             }
         }
     }

@@ -7,6 +7,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::OAuthError;
+use super::site::Site;
 use super::wire::Web;
 
 /// A server, and who gives tokens for it.
@@ -32,11 +33,16 @@ pub struct Place {
     pub(super) offline: bool,
 }
 
-/// Looks where tokens for the MCP server at `server` come from. `None`: it wants none.
+/// Looks where tokens for the MCP server at `server` come from. `None`: it wants none. Every endpoint belongs to the issuer's
+/// site, or to a host that a person `agreed` to.
 ///
 /// # Errors
 /// It or its authorization server can't be reached, or says what can't be followed.
-pub(super) async fn discover(web: &Web, server: &Url) -> Result<Option<Place>, OAuthError> {
+pub(super) async fn discover(
+    web: &Web,
+    server: &Url,
+    agreed: &[String],
+) -> Result<Option<Place>, OAuthError> {
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "clawk", "version": env!("CARGO_PKG_VERSION")}}});
     let answer = web.post_json(server.clone(), &hello).await?;
@@ -61,7 +67,7 @@ pub(super) async fn discover(web: &Web, server: &Url) -> Result<Option<Place>, O
     let lacks = || OAuthError::Protocol(format!("the metadata of `{issuer}` names no token endpoint"));
     let names_issuer =
         metadata.get("authorization_response_iss_parameter_supported") == Some(&Value::Bool(true));
-    Ok(Some(Place {
+    let place = Place {
         token_endpoint: text("token_endpoint").ok_or_else(lacks)?,
         authorization_endpoint: text("authorization_endpoint"),
         registration_endpoint: text("registration_endpoint"),
@@ -77,7 +83,32 @@ pub(super) async fn discover(web: &Web, server: &Url) -> Result<Option<Place>, O
         scope: challenge.scope.or(listed),
         resource,
         issuer,
-    }))
+    };
+    place.check_site(agreed)?;
+    Ok(Some(place))
+}
+
+impl Place {
+    /// # Errors
+    /// An endpoint is elsewhere.
+    pub(super) fn check_site(&self, agreed: &[String]) -> Result<(), OAuthError> {
+        let site = Site {
+            issuer: &self.issuer,
+            agreed,
+        };
+        site.check("token endpoint", &self.token_endpoint)?;
+        let others = [
+            ("login page", &self.authorization_endpoint),
+            ("registration endpoint", &self.registration_endpoint),
+            ("endpoint for device codes", &self.device_endpoint),
+        ];
+        for (what, endpoint) in others {
+            if let Some(endpoint) = endpoint {
+                site.check(what, endpoint)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a 401 says (RFC 6750, RFC 9728).

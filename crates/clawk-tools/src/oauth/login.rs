@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 
 use super::OAuthError;
 use super::discover::{Place, discover};
+use super::site::Site;
 use super::store::{Entry, Hidden, Registration, random};
 use super::wire::{Answer, Granted, Web, granted, reason};
 
@@ -50,6 +51,8 @@ pub struct Login {
     pub client_id: Option<String>,
     /// The secret that goes with it.
     pub client_secret: Option<String>,
+    /// Hosts outside of the authorization server's site that a person agreed to.
+    pub also_hosts: Vec<String>,
 }
 
 /// Has somebody agree. `tell` is given what they must read: an address, and a code.
@@ -62,9 +65,12 @@ pub async fn login(
     clock: &Arc<dyn Clock>,
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<Entry, OAuthError> {
-    let place = discover(web, &asked.server).await?;
+    let place = discover(web, &asked.server, &asked.also_hosts).await?;
     let place = place.ok_or_else(|| OAuthError::Protocol("the server wants no token".to_owned()))?;
     tell(&format!("{} gives tokens for {}", place.issuer, place.resource));
+    for host in &asked.also_hosts {
+        tell(&format!("you agreed that {host} belongs to it"));
+    }
     let mut scope = asked.scope.clone().or_else(|| place.scope.clone());
     if let Some(scope) = scope
         .as_mut()
@@ -309,6 +315,11 @@ async fn device(
         (Some(code), Some(user), Some(address)) if answer.status.is_success() => (code, user, address),
         _ => return Err(OAuthError::Refused(reason(&answer))),
     };
+    let site = Site {
+        issuer: &place.issuer,
+        agreed: &asked.also_hosts,
+    };
+    site.check("page for codes", address)?;
     tell(&format!("open {address} on any device and enter {user}"));
     let number = |name: &str| answer.body.get(name).and_then(Value::as_u64);
     let patience = Duration::from_secs(number("expires_in").unwrap_or(PATIENCE.as_secs())).min(PATIENCE);

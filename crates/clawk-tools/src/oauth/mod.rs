@@ -3,6 +3,7 @@
 
 mod discover;
 mod login;
+mod site;
 mod store;
 #[cfg(test)]
 mod tests;

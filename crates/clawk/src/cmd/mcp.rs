@@ -72,6 +72,10 @@ enum What {
         /// A reference to the secret that goes with it
         #[arg(long, value_name = "SECRET", requires = "client_id")]
         client_secret_ref: Option<String>,
+
+        /// A host that belongs to the authorization server though its address does not say so
+        #[arg(long, value_name = "HOST")]
+        also_host: Vec<String>,
     },
     /// Forget a server's token
     Logout {
@@ -221,6 +225,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             scope,
             client_id,
             client_secret_ref,
+            also_host,
         } => {
             let servers = which.servers(config)?;
             let secret = client_secret_ref
@@ -233,6 +238,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 scope: scope.clone(),
                 client_id: client_id.clone(),
                 client_secret: secret.map(|secret| secret.expose().trim().to_owned()),
+                also_hosts: also_host.clone(),
             };
             let web = Web::new(
                 &servers.config.settings.egress.allow_private,

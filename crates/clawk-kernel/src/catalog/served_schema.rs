@@ -1,0 +1,470 @@
+//! Schemas as servers send them. What is no JSON Schema is mended where its meaning is clear and left out where it is not, so
+//! that one odd keyword costs its own check and neither the tool nor the others. Schemas of the manifest are not read here:
+//! they must be right.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::entry::validator;
+
+/// Schemas inside of one another that are read; a deeper one checks nothing.
+const MAX_DEPTH: usize = 48;
+/// Notes that are kept of one schema.
+const MAX_NOTES: usize = 16;
+/// The names of types.
+const TYPES: [&str; 7] = [
+    "array", "boolean", "integer", "null", "number", "object", "string",
+];
+
+/// A server's schema as it is used.
+#[derive(Debug)]
+pub(super) struct ServedSchema {
+    /// What a call or result is checked by.
+    pub(super) validator: jsonschema::Validator,
+    /// What models are shown.
+    pub(super) shown: Value,
+    /// What is not checked, for people.
+    pub(super) notes: Vec<String>,
+}
+
+impl ServedSchema {
+    /// The schema of a tool's arguments, which are always an object.
+    ///
+    /// # Errors
+    /// Even a schema that checks nothing does not compile; never seen.
+    pub(super) fn of_arguments(given: &Value) -> Result<Self, String> {
+        let mut mend = Mend::new(given);
+        let mut schema = mend.root(given);
+        if let Some(members) = schema.as_object_mut() {
+            if !matches!(members.get("type"), None | Some(Value::Array(_)))
+                && members.get("type") != Some(&json!("object"))
+            {
+                mend.note("", "arguments are always an object; its `type` is not checked");
+            }
+            members.insert("type".to_owned(), json!("object"));
+            members.entry("properties").or_insert_with(|| json!({}));
+        }
+        let shown = without_alternatives(&schema);
+        mend.compiled(&schema, shown)
+    }
+
+    /// The schema of a tool's result.
+    ///
+    /// # Errors
+    /// As [`ServedSchema::of_arguments`].
+    pub(super) fn of_result(given: &Value) -> Result<Self, String> {
+        let mut mend = Mend::new(given);
+        let schema = mend.root(given);
+        mend.compiled(&schema, schema.clone())
+    }
+}
+
+/// Several vendors refuse alternatives at the top: a model is shown the members of all of them.
+fn without_alternatives(schema: &Value) -> Value {
+    let mut shown = schema.clone();
+    let Some(members) = shown.as_object_mut() else {
+        return shown;
+    };
+    let mut more = Map::new();
+    for name in ["oneOf", "anyOf", "allOf"] {
+        let Some(Value::Array(all)) = members.remove(name) else {
+            continue;
+        };
+        let known = all
+            .into_iter()
+            .filter_map(|mut one| one.get_mut("properties").map(Value::take));
+        for properties in known.filter_map(|one| one.as_object().cloned()) {
+            for (name, property) in properties {
+                more.entry(name).or_insert(property);
+            }
+        }
+    }
+    if let Some(properties) = members.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, property) in more {
+            properties.entry(name).or_insert(property);
+        }
+    }
+    shown
+}
+
+struct Mend<'a> {
+    whole: &'a Value,
+    /// The address by which the schema names itself.
+    own: Option<&'a str>,
+    /// An older draft: `items` may be a list.
+    old: bool,
+    notes: Vec<String>,
+}
+
+impl<'a> Mend<'a> {
+    fn new(whole: &'a Value) -> Self {
+        let word = |name: &str| whole.get(name).and_then(Value::as_str);
+        let old =
+            word("$schema").is_some_and(|draft| draft.contains("/draft-0") || draft.contains("/2019-09/"));
+        Self {
+            whole,
+            own: word("$id").filter(|own| !own.is_empty()),
+            old,
+            notes: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, at: &str, why: &str) {
+        if self.notes.len() < MAX_NOTES {
+            let at = if at.is_empty() { "/" } else { at };
+            self.notes
+                .push(format!("at {}: {why}", super::fault::bounded(at)));
+        }
+    }
+
+    fn compiled(mut self, schema: &Value, shown: Value) -> Result<ServedSchema, String> {
+        let (validator, shown) = match validator(schema) {
+            Ok(validator) => (validator, shown),
+            Err(fault) => {
+                self.note(
+                    "",
+                    &format!("the schema does not compile, and nothing is checked by it: {fault}"),
+                );
+                (validator(&json!({}))?, names_only(schema))
+            }
+        };
+        Ok(ServedSchema {
+            validator,
+            shown,
+            notes: self.notes,
+        })
+    }
+
+    fn root(&mut self, given: &Value) -> Value {
+        match given {
+            Value::Object(_) => self.schema(given, "", 0),
+            Value::Null => json!({}),
+            Value::Array(all) if all.is_empty() => json!({}),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                self.note("", "it is not an object; nothing is checked by it");
+                json!({})
+            }
+        }
+    }
+
+    fn schema(&mut self, given: &Value, at: &str, depth: usize) -> Value {
+        let members = match given {
+            Value::Object(members) if depth < MAX_DEPTH => members,
+            Value::Bool(_) => return given.clone(),
+            Value::Object(_) => {
+                self.note(at, "the schema is too deep; nothing is checked from here on");
+                return json!(true);
+            }
+            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => return json!(true),
+        };
+        let mut out = Map::new();
+        let mut lifted = Vec::new();
+        for (name, value) in members {
+            let here = format!("{at}/{name}");
+            if let Some(kept) = self.keyword((name, value), &here, depth, members, &mut lifted) {
+                out.insert(kept.0, kept.1);
+            }
+        }
+        if !lifted.is_empty() {
+            let mut all: BTreeSet<String> = lifted.into_iter().collect();
+            let given = out
+                .get("required")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            all.extend(given.filter_map(Value::as_str).map(str::to_owned));
+            out.insert("required".to_owned(), json!(all));
+        }
+        Value::Object(out)
+    }
+
+    /// One keyword as it is kept; `None`: it is left out.
+    fn keyword(
+        &mut self,
+        (name, value): (&str, &Value),
+        at: &str,
+        depth: usize,
+        beside: &Map<String, Value>,
+        lifted: &mut Vec<String>,
+    ) -> Option<(String, Value)> {
+        let kept = match name {
+            "$id" | "id" if value.is_string() && (name == "$id" || depth == 0) => None,
+            "$schema" => value
+                .as_str()
+                .filter(|draft| is_known_draft(draft))
+                .map(|_| value.clone()),
+            "$ref" | "$dynamicRef" | "$recursiveRef" => return self.reference(name, value, at),
+            "properties" | "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => {
+                self.named(name, value, at, depth, lifted)
+            }
+            "items" => return self.items(value, at, depth),
+            "additionalProperties"
+            | "additionalItems"
+            | "unevaluatedProperties"
+            | "unevaluatedItems"
+            | "not"
+            | "if"
+            | "then"
+            | "else"
+            | "contains"
+            | "propertyNames"
+            | "contentSchema" => {
+                let is_schema = value.is_object() || value.is_boolean();
+                is_schema.then(|| self.schema(value, at, depth + 1))
+            }
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => self.list(value, at, depth),
+            "type" => self.types(value, at),
+            "required" => self.required(value, at, depth),
+            "pattern" => self.pattern(value, at),
+            "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => {
+                let bound = if name == "exclusiveMinimum" {
+                    "minimum"
+                } else {
+                    "maximum"
+                };
+                (value == &json!(true))
+                    .then(|| beside.get(bound).filter(|bound| bound.is_number()).cloned())?
+            }
+            "minimum" if beside.get("exclusiveMinimum") == Some(&json!(true)) => None,
+            "maximum" if beside.get("exclusiveMaximum") == Some(&json!(true)) => None,
+            _ => self.simple(name, value, at),
+        };
+        kept.map(|kept| (name.to_owned(), kept))
+    }
+
+    /// Keywords whose value is not a schema.
+    fn simple(&mut self, name: &str, value: &Value, at: &str) -> Option<Value> {
+        let fits = match name {
+            "enum" => value.as_array().is_some_and(|all| !all.is_empty()),
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties"
+            | "minContains" | "maxContains" => is_count(value),
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => value.is_number(),
+            "multipleOf" | "divisibleBy" => value.as_f64().is_some_and(|step| step > 0.0),
+            "uniqueItems" => value.is_boolean(),
+            "format" | "$anchor" | "$dynamicAnchor" | "title" | "description" | "$comment"
+            | "contentEncoding" | "contentMediaType" => value.is_string(),
+            "dependentRequired" | "dependencies" | "$vocabulary" | "$recursiveAnchor" => {
+                validator(&json!({ name: value })).is_ok()
+            }
+            _ => true,
+        };
+        if !fits && !value.is_null() {
+            self.note(at, "this is not valid, and is not checked");
+        }
+        fits.then(|| value.clone())
+    }
+
+    fn named(
+        &mut self,
+        name: &str,
+        value: &Value,
+        at: &str,
+        depth: usize,
+        lifted: &mut Vec<String>,
+    ) -> Option<Value> {
+        let all = value.as_object()?;
+        let mut out = Map::new();
+        for (key, schema) in all {
+            if name == "patternProperties" && validator(&json!({"pattern": key})).is_err() {
+                self.note(at, "a pattern that can't be used is not checked");
+                continue;
+            }
+            if name == "properties" && schema.get("required") == Some(&json!(true)) {
+                lifted.push(key.clone());
+            }
+            out.insert(
+                key.clone(),
+                self.schema(schema, &format!("{at}/{key}"), depth + 1),
+            );
+        }
+        Some(Value::Object(out))
+    }
+
+    fn items(&mut self, value: &Value, at: &str, depth: usize) -> Option<(String, Value)> {
+        match value {
+            Value::Array(all) if all.is_empty() => None,
+            Value::Array(_) => {
+                let name = if self.old { "items" } else { "prefixItems" };
+                self.list(value, at, depth).map(|list| (name.to_owned(), list))
+            }
+            Value::Object(_) | Value::Bool(_) => {
+                Some(("items".to_owned(), self.schema(value, at, depth + 1)))
+            }
+            Value::Null | Value::Number(_) | Value::String(_) => None,
+        }
+    }
+
+    fn list(&mut self, value: &Value, at: &str, depth: usize) -> Option<Value> {
+        let all = value.as_array().filter(|all| !all.is_empty())?;
+        let all = all.iter().enumerate();
+        let kept: Vec<Value> = all
+            .map(|(n, one)| self.schema(one, &format!("{at}/{n}"), depth + 1))
+            .collect();
+        Some(Value::Array(kept))
+    }
+
+    fn types(&mut self, value: &Value, at: &str) -> Option<Value> {
+        let known = |word: &Value| {
+            let word = word.as_str()?.to_ascii_lowercase();
+            TYPES.contains(&word.as_str()).then_some(word)
+        };
+        let kept = match value {
+            Value::String(_) => known(value).map(Value::String),
+            Value::Array(all) => {
+                let kept: BTreeSet<String> = all.iter().filter_map(known).collect();
+                // One unknown alternative admits everything.
+                (kept.len() == all.len() && !kept.is_empty()).then(|| json!(kept))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+        };
+        if kept.is_none() {
+            self.note(at, "an unknown type is not checked");
+        }
+        kept
+    }
+
+    fn required(&mut self, value: &Value, at: &str, depth: usize) -> Option<Value> {
+        match value {
+            Value::Array(all) => {
+                let names: BTreeSet<&str> = all.iter().filter_map(Value::as_str).collect();
+                Some(json!(names))
+            }
+            // Draft 3: the member itself says so, and the object around it has taken it over.
+            Value::Bool(_) | Value::Null => None,
+            Value::Number(_) | Value::String(_) | Value::Object(_) => {
+                self.note(
+                    at,
+                    if depth == 0 {
+                        "it names no members"
+                    } else {
+                        "this is not valid, and is not checked"
+                    },
+                );
+                None
+            }
+        }
+    }
+
+    fn pattern(&mut self, value: &Value, at: &str) -> Option<Value> {
+        if validator(&json!({"pattern": value})).is_ok() {
+            return Some(value.clone());
+        }
+        self.note(at, "the pattern can't be used, and is not checked");
+        None
+    }
+
+    /// A reference into the schema itself; any other one is never followed.
+    fn reference(&mut self, name: &str, value: &Value, at: &str) -> Option<(String, Value)> {
+        let given = value.as_str().unwrap_or_default();
+        let inside = match self.own {
+            Some(own) => given.strip_prefix(own).unwrap_or(given),
+            None => given,
+        };
+        let leads = match inside.strip_prefix('#') {
+            Some("") => true,
+            Some(pointer) if pointer.starts_with('/') => {
+                let plain = percent_decoded(pointer);
+                !self.leads_to_itself(&plain)
+                    && self
+                        .whole
+                        .pointer(&plain)
+                        .is_some_and(|found| found.is_object() || found.is_boolean())
+            }
+            Some(anchor) => has_anchor(self.whole, anchor, 0),
+            None => false,
+        };
+        if leads {
+            return Some((name.to_owned(), Value::String(inside.to_owned())));
+        }
+        let why = if inside.starts_with('#') {
+            "it leads nowhere, and is not checked"
+        } else {
+            "it leads to another document, which is never fetched; nothing is checked by it"
+        };
+        self.note(at, why);
+        None
+    }
+
+    /// References that only lead to one another check nothing and would be followed for ever.
+    fn leads_to_itself(&self, pointer: &str) -> bool {
+        let mut seen = BTreeSet::from([pointer.to_owned()]);
+        let mut at = pointer.to_owned();
+        loop {
+            let next = self
+                .whole
+                .pointer(&at)
+                .and_then(|schema| schema.get("$ref"))
+                .and_then(Value::as_str);
+            let Some(next) = next.and_then(|next| next.strip_prefix('#')) else {
+                return false;
+            };
+            at = percent_decoded(next);
+            if !seen.insert(at.clone()) {
+                return true;
+            }
+        }
+    }
+}
+
+fn is_count(value: &Value) -> bool {
+    value.as_u64().is_some()
+        || value
+            .as_f64()
+            .is_some_and(|count| count >= 0.0 && count.fract() == 0.0)
+}
+
+fn is_known_draft(draft: &str) -> bool {
+    let draft = draft.trim_end_matches('#');
+    let bare = draft
+        .strip_prefix("https://")
+        .or_else(|| draft.strip_prefix("http://"));
+    matches!(
+        bare,
+        Some(
+            "json-schema.org/draft-04/schema"
+                | "json-schema.org/draft-06/schema"
+                | "json-schema.org/draft-07/schema"
+                | "json-schema.org/draft/2019-09/schema"
+                | "json-schema.org/draft/2020-12/schema"
+        )
+    )
+}
+
+fn percent_decoded(pointer: &str) -> String {
+    pointer
+        .replace("%24", "$")
+        .replace("%20", " ")
+        .replace("%25", "%")
+}
+
+fn has_anchor(schema: &Value, anchor: &str, depth: usize) -> bool {
+    if depth > MAX_DEPTH {
+        return false;
+    }
+    match schema {
+        Value::Object(members) => {
+            let named = ["$anchor", "$dynamicAnchor"].iter();
+            named
+                .clone()
+                .any(|name| members.get(*name).and_then(Value::as_str) == Some(anchor))
+                || members.values().any(|one| has_anchor(one, anchor, depth + 1))
+        }
+        Value::Array(all) => all.iter().any(|one| has_anchor(one, anchor, depth + 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// The members by name and description, where nothing else can be used.
+fn names_only(schema: &Value) -> Value {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let named = properties.into_iter().flatten().map(|(name, property)| {
+        let about = property.get("description").filter(|about| about.is_string());
+        let about = about.map(|about| json!({"description": about}));
+        (name.clone(), about.unwrap_or_else(|| json!({})))
+    });
+    json!({"type": "object", "properties": named.collect::<Map<_, _>>()})
+}
+
+#[cfg(test)]
+mod tests;

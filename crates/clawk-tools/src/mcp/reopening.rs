@@ -1,0 +1,54 @@
+//! How often a server's own event stream is opened again: a server that ends it at once is not asked without a pause.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A stream that lasted so long was a real one.
+const LASTED: Duration = Duration::from_secs(60);
+/// Short streams that are opened again without a pause.
+const FREE: u32 = 3;
+/// Longest pause.
+const MAX_PAUSE_S: u64 = 300;
+
+/// Streams in a row that were short.
+#[derive(Debug, Default)]
+pub(super) struct Reopening(Mutex<(u32, Option<Instant>)>);
+
+impl Reopening {
+    /// Waits as long as the streams before were short-lived.
+    pub(super) async fn wait(&self) {
+        let pause = self.pause(Instant::now());
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn pause(&self, now: Instant) -> Duration {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (short, last) = &mut *known;
+        let was_short = last.is_some_and(|last| now.duration_since(last) < LASTED);
+        *short = if was_short { short.saturating_add(1) } else { 0 };
+        let over = short.saturating_sub(FREE);
+        let pause = match over {
+            0 => Duration::ZERO,
+            over => Duration::from_secs((1_u64 << over.min(9)).min(MAX_PAUSE_S)),
+        };
+        *last = Some(now + pause);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_ends_its_stream_at_once_is_asked_ever_less() {
+        let (reopening, now) = (Reopening::default(), Instant::now());
+        let pauses: Vec<u64> = (0..14).map(|_| reopening.pause(now).as_secs()).collect();
+        assert_eq!(pauses, [0, 0, 0, 0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        assert!(reopening.pause(now + Duration::from_secs(4_000)).is_zero());
+    }
+}
