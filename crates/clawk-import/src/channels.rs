@@ -279,10 +279,7 @@ fn one(draft: &mut Draft, settings: &Settings, platform: &Platform, at: &str, ac
     mail(settings, at, &mut channel);
     let_in(draft, settings, at, &mut channel);
     respond(settings, at, &mut channel);
-    draft.report.carried(format!("channel `{}`", channel.name));
-    if draft.channels.iter().all(|known| known.name != channel.name) {
-        draft.channels.push(channel);
-    }
+    draft.channel(channel);
 }
 
 /// Mail servers stand in several members; here they are URLs.

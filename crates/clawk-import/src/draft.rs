@@ -20,6 +20,8 @@ pub(crate) struct Draft {
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
     /// The first one answers, the others are its fallbacks in order.
     pub(crate) providers: Vec<Provider>,
+    /// The first model that was configured and whose address is not known.
+    pub(crate) unplaced: Option<UnplacedModel>,
     pub(crate) channels: Vec<Channel>,
     pub(crate) servers: Vec<Server>,
     pub(crate) skills: Vec<Skill>,
@@ -51,6 +53,14 @@ pub(crate) struct Provider {
     pub(crate) model: String,
     /// The secret's reference; none: no key.
     pub(crate) secret: Option<String>,
+}
+
+/// A model that was configured and whose address is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnplacedModel {
+    /// The vendor, as a name that every primitive takes.
+    pub(crate) vendor: String,
+    pub(crate) model: String,
 }
 
 /// A channel of the manifest with what is local about it.
@@ -92,6 +102,8 @@ pub(crate) struct Skill {
     pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) instruction: String,
+    /// Where it lay, relative to the old runtime's folder.
+    pub(crate) place: String,
 }
 
 /// A member of a swarm.
@@ -119,13 +131,57 @@ impl Draft {
         if self.providers.iter().any(same) {
             return;
         }
-        let base = provider.name.clone();
-        let mut number = 2;
-        while self.providers.iter().any(|known| known.name == provider.name) {
-            provider.name = format!("{base}-{number}");
-            number += 1;
-        }
+        provider.name = free_name(&provider.name, |name| {
+            self.providers.iter().any(|known| known.name == name)
+        });
         self.providers.push(provider);
+    }
+
+    /// Adds a channel; one of its name gets a number behind it.
+    pub(crate) fn channel(&mut self, mut channel: Channel) {
+        channel.name = free_name(&channel.name, |name| {
+            self.channels.iter().any(|known| known.name == name)
+        });
+        if channel.schedule.is_none() {
+            self.report.carried(format!("channel `{}`", channel.name));
+        }
+        self.channels.push(channel);
+    }
+
+    /// Adds an MCP server; the name of a tool or of another server gets a number behind it.
+    pub(crate) fn server(&mut self, mut server: Server) {
+        server.name = free_name(&server.name, |name| {
+            crate::tools::BUILTINS.contains(&name) || self.servers.iter().any(|known| known.name == name)
+        });
+        self.report.carried(format!("MCP server `{}`", server.name));
+        self.servers.push(server);
+    }
+
+    /// A name for a member of the swarm that no other one has.
+    pub(crate) fn free_member(&self, name: &str) -> String {
+        free_name(name, |name| self.members.iter().any(|known| known.name == name))
+    }
+
+    /// Adds a skill unless one of its name is there: the first place that has it wins. Says whether it was added.
+    pub(crate) fn skill(&mut self, skill: Skill) -> bool {
+        if let Some(known) = self.skills.iter().find(|known| known.name == skill.name) {
+            let same = known.description == skill.description && known.instruction == skill.instruction;
+            let reason = if same {
+                format!("the same skill lies in `{}`, which came over", known.place)
+            } else {
+                format!(
+                    "another skill of this name lies in `{}`, which came over instead",
+                    known.place
+                )
+            };
+            self.report
+                .left(format!("skill `{}` in `{}`", skill.name, skill.place), reason);
+            return false;
+        }
+        self.report
+            .carried(format!("skill `{}` from `{}`", skill.name, skill.place));
+        self.skills.push(skill);
+        true
     }
 
     /// Adds a text to the prompt.
@@ -134,6 +190,18 @@ impl Draft {
             self.personality.push((from.to_owned(), text.trim().to_owned()));
         }
     }
+}
+
+/// The name itself, or with the first number behind it that nobody has.
+fn free_name(base: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut name = base.to_owned();
+    let mut number = 2;
+    while is_taken(&name) {
+        let short: String = base.chars().take(58).collect();
+        name = format!("{short}-{number}");
+        number += 1;
+    }
+    name
 }
 
 /// The name in `${NAME}`, `$NAME` or `{"env": "NAME"}`-like texts.

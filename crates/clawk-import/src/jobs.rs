@@ -16,7 +16,7 @@ pub(crate) fn add(draft: &mut Draft, name: &str, schedule: &str, timezone: Optio
         return;
     }
     let mut channel = Channel {
-        name: unique(draft, &fit(&format!("cron-{name}"))),
+        name: fit(&format!("cron-{name}")),
         kind: "cron",
         transport: "stdio",
         secret: "UNUSED".to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn add(draft: &mut Draft, name: &str, schedule: &str, timezone: Optio
         channel.local.insert("timezone".into(), quoted(zone));
     }
     draft.report.carried(format!("job `{name}`, at `{schedule}`"));
-    draft.channels.push(channel);
+    draft.channel(channel);
 }
 
 /// Adds the jobs of a `jobs.json`: a list, or a list below `jobs`. Both spellings of members are in use.
@@ -107,14 +107,4 @@ fn text(value: &Value, names: &[&str]) -> Option<String> {
         .as_str()
         .map(str::to_owned)
         .filter(|text| !text.trim().is_empty())
-}
-
-fn unique(draft: &Draft, base: &str) -> String {
-    let mut name = base.to_owned();
-    let mut number = 2;
-    while draft.channels.iter().any(|known| known.name == name) {
-        name = format!("{base}-{number}");
-        number += 1;
-    }
-    name
 }

@@ -5,7 +5,7 @@
 //! *Must not know*: the kernel, the network, the values of secrets after they were read over.
 //! *Start reading at*: [`import`], then [`runtimes`](crate::Runtime).
 //!
-//! Three rules hold for every reader. A secret's value is never written: the new files hold a reference, and the report says
+//! Four rules hold for every reader. It reads beneath the folder that it was given and follows no link. A secret's value is never written: the new files hold a reference, and the report says
 //! where the value is. What the other runtime allowed without asking is not allowed here without asking. Every setting that
 //! is not carried over is named in the report with the reason.
 
@@ -18,7 +18,9 @@ mod report;
 mod runtimes;
 mod settings;
 mod skill;
+mod source;
 mod tools;
+mod vendors;
 mod workspace;
 mod write;
 
@@ -67,6 +69,15 @@ pub enum ImportError {
         format: &'static str,
         /// What the parser says, without the file's content.
         cause: String,
+    },
+    /// A link stands where a file is wanted.
+    #[error(
+        "`{}` is a link, or lies behind one; an import follows no link: copy the file there, or name the folder that it leads to",
+        path.display()
+    )]
+    Link {
+        /// The place.
+        path: PathBuf,
     },
     /// A file is larger than any real one.
     #[error("`{}` is larger than {limit} bytes", path.display())]

@@ -1,82 +1,14 @@
-//! Where the known vendors answer, and how `vendor/model` names are read.
+//! From a model's name and what the configuration says of its vendor to a Provider, or to a line of the report.
+//!
+//! A model goes to the address that its configuration means, or nowhere: what is not known is named, never guessed.
 
-use crate::draft::{Draft, Provider, fit, shout};
+use crate::draft::{Draft, Provider, UnplacedModel, fit, shout};
+use crate::vendors::{ANTHROPIC, OPENAI, Vendor, VendorReach, known, vendor_of_model};
 
-/// A vendor: its words, how it is spoken to, its address, its usual variable; an empty variable: no key.
-struct Vendor {
-    names: &'static [&'static str],
-    protocol: &'static str,
-    endpoint: &'static str,
-    secret: &'static str,
-}
-
-const OPENAI: &str = "openai-compatible";
-const ANTHROPIC: &str = "anthropic-native";
-
-const fn vendor(names: &'static [&'static str], endpoint: &'static str, secret: &'static str) -> Vendor {
-    Vendor {
-        names,
-        protocol: OPENAI,
-        endpoint,
-        secret,
-    }
-}
-
-const VENDORS: &[Vendor] = &[
-    Vendor {
-        names: &["anthropic", "claude"],
-        protocol: ANTHROPIC,
-        endpoint: "https://api.anthropic.com",
-        secret: "ANTHROPIC_API_KEY",
-    },
-    vendor(&["openai"], "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    vendor(
-        &["openrouter"],
-        "https://openrouter.ai/api/v1",
-        "OPENROUTER_API_KEY",
-    ),
-    vendor(&["groq"], "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    vendor(&["deepseek"], "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    vendor(&["mistral"], "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    vendor(&["xai", "grok"], "https://api.x.ai/v1", "XAI_API_KEY"),
-    vendor(
-        &["gemini", "google"],
-        "https://generativelanguage.googleapis.com/v1beta/openai",
-        "GEMINI_API_KEY",
-    ),
-    vendor(&["together"], "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    vendor(
-        &["fireworks"],
-        "https://api.fireworks.ai/inference/v1",
-        "FIREWORKS_API_KEY",
-    ),
-    vendor(&["cerebras"], "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    vendor(
-        &["nvidia"],
-        "https://integrate.api.nvidia.com/v1",
-        "NVIDIA_API_KEY",
-    ),
-    vendor(&["perplexity"], "https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
-    vendor(
-        &["moonshot", "kimi"],
-        "https://api.moonshot.ai/v1",
-        "MOONSHOT_API_KEY",
-    ),
-    vendor(
-        &["zhipu", "zai", "glm"],
-        "https://open.bigmodel.cn/api/paas/v4",
-        "ZHIPU_API_KEY",
-    ),
-    vendor(&["minimax"], "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
-    vendor(
-        &["dashscope", "qwen"],
-        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
-        "DASHSCOPE_API_KEY",
-    ),
-    vendor(&["ollama"], "http://127.0.0.1:11434/v1", ""),
-    vendor(&["lmstudio"], "http://127.0.0.1:1234/v1", ""),
-    vendor(&["vllm", "llamacpp"], "http://127.0.0.1:8000/v1", ""),
-];
+/// Where Gemini's own dialect and its OpenAI dialect live.
+const GEMINI_HOST: &str = "https://generativelanguage.googleapis.com";
+/// Models of Moonshot's plan for programmers, which has an address of its own.
+const KIMI_CODING_MODELS: &[&str] = &["kimi-for-coding", "kimi-code", "k2p5", "k3"];
 
 /// What a configuration says of one vendor.
 #[derive(Debug, Default, Clone)]
@@ -87,67 +19,73 @@ pub(crate) struct Account {
     pub(crate) place: String,
     /// An address of its own.
     pub(crate) base_url: Option<String>,
-    /// `anthropic…` or `openai…`, where the configuration names a dialect.
+    /// The dialect's name, where the configuration gives one.
     pub(crate) dialect: Option<String>,
 }
 
-/// Adds the provider for a model name, with the vendor's account. A model without a vendor takes `fallback`.
-///
-/// `model` is `vendor/model` or a bare model name. Routers (OpenRouter) keep the rest of the name as the model.
-pub(crate) fn add(draft: &mut Draft, model: &str, fallback: Option<&str>, account: &dyn Fn(&str) -> Account) {
-    let (name, model) = match model.split_once('/') {
-        Some((vendor, rest)) if known(vendor).is_some() || has(&account(vendor)) => {
-            (vendor.to_owned(), rest.to_owned())
-        }
-        _ => (
-            fallback.unwrap_or_else(|| guessed(model)).to_owned(),
-            model.to_owned(),
-        ),
+impl Account {
+    fn says_something(&self) -> bool {
+        self.key.is_some() || self.base_url.is_some()
+    }
+}
+
+/// Which vendor a model belongs to, as far as the configuration says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum VendorChoice<'a> {
+    /// The configuration names the vendor for this very model.
+    Named(&'a str),
+    /// The vendor of models whose name says none.
+    Default(&'a str),
+    /// The model's name says it: `vendor/model`.
+    InName,
+}
+
+/// What a dialect's word means here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Anthropic,
+    OpenAi,
+    Gemini,
+    Ollama,
+    /// clawk does not speak it.
+    Unspoken,
+}
+
+/// Adds the provider of a model, with the vendor's account. A model whose address is not known is named in the report.
+pub(crate) fn add(
+    draft: &mut Draft,
+    model: &str,
+    choice: VendorChoice<'_>,
+    account: &dyn Fn(&str) -> Account,
+) {
+    let Some((name, bare)) = settle(model, choice, account) else {
+        let reason = "its name says no vendor: set `endpoint` and `model` in claw.yaml";
+        return unplaced(draft, None, model, reason);
     };
     let said = account(&name);
-    let vendor = known(&name);
-    let endpoint = said
-        .base_url
-        .clone()
-        .or_else(|| vendor.map(|vendor| vendor.endpoint.to_owned()));
-    let Some(endpoint) = endpoint else {
-        let setting = if said.place.is_empty() {
-            name.clone()
-        } else {
-            said.place.clone()
-        };
-        let reason =
-            format!("no address is known for the provider `{name}`: add a Provider with its `endpoint`");
-        draft.report.left(setting, reason);
-        return;
+    let vendor = vendor_of(&name, &bare);
+    let placed = match placement(&name, vendor, &said) {
+        Ok(placed) => placed,
+        Err(reason) => return unplaced(draft, Some(&name), &bare, &reason),
     };
-    let anthropic = said
-        .dialect
-        .as_deref()
-        .map(|dialect| dialect.contains("anthropic"));
-    let protocol = match anthropic {
-        Some(true) => ANTHROPIC,
-        Some(false) => OPENAI,
-        None => vendor.map_or(OPENAI, |vendor| vendor.protocol),
+    let usual = match vendor.map(|vendor| vendor.reach) {
+        Some(VendorReach::Address { secret, .. }) => secret.to_owned(),
+        Some(VendorReach::NoAddress(_)) | None => format!("{}_API_KEY", shout(&name)),
     };
-    let usual = vendor.map_or_else(
-        || format!("{}_API_KEY", shout(&name)),
-        |vendor| vendor.secret.to_owned(),
-    );
     let secret = match &said.key {
         Some(key) => Some(draft.secret(
             key,
             if usual.is_empty() { "LOCAL_API_KEY" } else { &usual },
             &said.place,
         )),
-        None if usual.is_empty() || is_local(&endpoint) => None,
+        None if usual.is_empty() || is_local(&placed.endpoint) => None,
         None => Some(draft.secret("", &usual, "the environment of the old runtime")),
     };
     let found = Provider {
         name: fit(&name),
-        protocol,
-        endpoint,
-        model,
+        protocol: placed.protocol,
+        endpoint: placed.endpoint,
+        model: bare,
         secret,
     };
     draft
@@ -156,44 +94,167 @@ pub(crate) fn add(draft: &mut Draft, model: &str, fallback: Option<&str>, accoun
     draft.provider(found);
 }
 
-fn known(name: &str) -> Option<&'static Vendor> {
-    let folded: String = name
+/// The vendor's name and the model's own, or nothing where neither the name nor the configuration says the vendor.
+fn settle(
+    model: &str,
+    choice: VendorChoice<'_>,
+    account: &dyn Fn(&str) -> Account,
+) -> Option<(String, String)> {
+    let in_name = || {
+        let (prefix, _) = model.split_once('/')?;
+        (known(prefix).is_some() || account(prefix).says_something()).then(|| prefix.to_owned())
+    };
+    let name = match choice {
+        VendorChoice::Named(vendor) => vendor.to_owned(),
+        VendorChoice::Default(vendor) => in_name().unwrap_or_else(|| vendor.to_owned()),
+        VendorChoice::InName => match in_name() {
+            Some(prefix) => prefix,
+            // An unknown vendor is a vendor all the same; the report names it.
+            None => match model.split_once('/') {
+                Some((prefix, _)) => prefix.to_owned(),
+                None => vendor_of_model(model)?.to_owned(),
+            },
+        },
+    };
+    let own = model
+        .split_once('/')
+        // OpenRouter's own models (`openrouter/auto`) keep the whole name.
+        .filter(|(prefix, rest)| *prefix == name && (name != "openrouter" || rest.contains('/')));
+    let bare = own.map_or(model, |(_, rest)| rest).to_owned();
+    Some((name, bare))
+}
+
+/// The known vendor of this name; `kimi` stands for two, which the model tells apart.
+fn vendor_of(name: &str, model: &str) -> Option<&'static Vendor> {
+    let coding =
+        name.eq_ignore_ascii_case("kimi") && KIMI_CODING_MODELS.iter().any(|known| model.starts_with(known));
+    known(if coding { "kimi-coding" } else { name })
+}
+
+struct Placement {
+    protocol: &'static str,
+    endpoint: String,
+}
+
+/// Where a vendor is asked and how, or why that can't be said.
+fn placement(name: &str, vendor: Option<&'static Vendor>, said: &Account) -> Result<Placement, String> {
+    let dialect = said.dialect.as_deref().map(dialect_of);
+    if let (Some(Dialect::Unspoken), Some(word)) = (dialect, said.dialect.as_deref()) {
+        return Err(format!(
+            "clawk does not speak `{word}`: set `endpoint` in claw.yaml to an address that speaks OpenAI's or Anthropic's dialect"
+        ));
+    }
+    let reach = vendor.map(|vendor| vendor.reach);
+    let Some(base) = said.base_url.as_deref() else {
+        return match reach {
+            Some(VendorReach::Address {
+                protocol, endpoint, ..
+            }) => Ok(Placement {
+                protocol,
+                endpoint: endpoint.to_owned(),
+            }),
+            Some(VendorReach::NoAddress(reason)) => Err(reason.to_owned()),
+            None => Err(format!(
+                "no address is known for the vendor `{name}`: set `endpoint` in claw.yaml"
+            )),
+        };
+    };
+    let base = address(base)?;
+    if let (Some(VendorReach::NoAddress(reason)), None) = (reach, dialect)
+        && !["/v1", "/openai", "/compat", "/openapi"]
+            .iter()
+            .any(|end| base.ends_with(end))
+    {
+        return Err(reason.to_owned());
+    }
+    let usual = match reach {
+        Some(VendorReach::Address { protocol, .. }) if protocol == ANTHROPIC => Dialect::Anthropic,
+        Some(VendorReach::Address { .. } | VendorReach::NoAddress(_)) | None => Dialect::OpenAi,
+    };
+    speak(dialect.unwrap_or(usual), base)
+}
+
+/// The address at which a dialect is spoken below `base`.
+fn speak(dialect: Dialect, base: String) -> Result<Placement, String> {
+    let (protocol, endpoint) = match dialect {
+        Dialect::Anthropic => (ANTHROPIC, base.strip_suffix("/v1").unwrap_or(&base).to_owned()),
+        Dialect::OpenAi | Dialect::Gemini if base.starts_with(GEMINI_HOST) => {
+            (OPENAI, format!("{GEMINI_HOST}/v1beta/openai"))
+        }
+        Dialect::Gemini => {
+            return Err(format!(
+                "it speaks `google-generative-ai` at `{base}`, which clawk does not: set `endpoint` in claw.yaml to its OpenAI address"
+            ));
+        }
+        Dialect::Ollama => {
+            let server = base
+                .strip_suffix("/api")
+                .or_else(|| base.strip_suffix("/v1"))
+                .unwrap_or(&base);
+            (OPENAI, format!("{server}/v1"))
+        }
+        Dialect::OpenAi => (OPENAI, base),
+        Dialect::Unspoken => return Err("clawk does not speak its dialect".to_owned()),
+    };
+    Ok(Placement { protocol, endpoint })
+}
+
+/// An address without what comes after the dialect's root.
+fn address(base: &str) -> Result<String, String> {
+    let base = base.trim().trim_end_matches('/');
+    let base = ["/chat/completions", "/responses", "/v1/messages"]
+        .iter()
+        .find_map(|end| base.strip_suffix(end))
+        .unwrap_or(base);
+    let rest = base
+        .strip_prefix("https://")
+        .or_else(|| base.strip_prefix("http://"));
+    let Some(rest) = rest.filter(|rest| !rest.is_empty()) else {
+        // Not shown: nobody knows what stands there.
+        return Err("its address is not a URL: set `endpoint` in claw.yaml".to_owned());
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@')
+        || base.contains('?')
+        || base.contains("${")
+        || base.contains(char::is_whitespace)
+    {
+        return Err("its address holds a password, a query or a variable: set `endpoint` in claw.yaml, and the secret by reference".to_owned());
+    }
+    Ok(base.to_owned())
+}
+
+fn dialect_of(word: &str) -> Dialect {
+    let folded: String = word
         .chars()
         .filter(char::is_ascii_alphanumeric)
         .map(|c| c.to_ascii_lowercase())
         .collect();
-    let exact = VENDORS
-        .iter()
-        .find(|vendor| vendor.names.contains(&folded.as_str()));
-    exact.or_else(|| {
-        VENDORS
-            .iter()
-            .find(|vendor| vendor.names.iter().any(|known| folded.starts_with(known)))
-    })
-}
-
-fn has(account: &Account) -> bool {
-    account.key.is_some() || account.base_url.is_some()
-}
-
-/// The vendor of a bare model name.
-fn guessed(model: &str) -> &'static str {
-    let starts = |words: &[&str]| words.iter().any(|word| model.starts_with(word));
-    if starts(&["claude", "sonnet", "opus", "haiku"]) {
-        "anthropic"
-    } else if starts(&["gpt", "o1", "o3", "o4", "chatgpt", "codex"]) {
+    match folded.as_str() {
+        "anthropic" | "anthropicmessages" | "messages" => Dialect::Anthropic,
         "openai"
-    } else if starts(&["gemini"]) {
-        "gemini"
-    } else if starts(&["deepseek"]) {
-        "deepseek"
-    } else if starts(&["glm"]) {
-        "zhipu"
-    } else if model.contains('/') {
-        "openrouter"
-    } else {
-        "ollama"
+        | "openaicompletions"
+        | "openaichat"
+        | "openaichatcompletions"
+        | "openairesponses"
+        | "openaicompatible"
+        | "chatcompletions"
+        | "completions"
+        | "responses" => Dialect::OpenAi,
+        "googlegenerativeai" | "gemini" | "google" => Dialect::Gemini,
+        "ollama" => Dialect::Ollama,
+        _ => Dialect::Unspoken,
     }
+}
+
+/// Names a model that did not come over; the new agent keeps its name, at an address that does not exist.
+fn unplaced(draft: &mut Draft, vendor: Option<&str>, model: &str, reason: &str) {
+    let whole = vendor.map_or_else(|| model.to_owned(), |vendor| format!("{vendor}/{model}"));
+    draft.report.left(format!("model `{whole}`"), reason);
+    draft.unplaced.get_or_insert_with(|| UnplacedModel {
+        vendor: fit(vendor.unwrap_or("unknown")),
+        model: model.to_owned(),
+    });
 }
 
 fn is_local(endpoint: &str) -> bool {

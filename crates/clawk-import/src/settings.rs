@@ -2,13 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::ImportError;
+use crate::source::SourcePath;
 
 /// Bytes of one configuration file.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -22,52 +20,40 @@ pub(crate) struct Settings {
 }
 
 /// Reads a file as text, bounded.
-pub(crate) fn text_of(path: &Path) -> Result<String, ImportError> {
-    let read = |cause| ImportError::Read {
-        path: path.to_owned(),
-        cause,
-    };
-    let file = fs::File::open(path).map_err(read)?;
-    let mut bytes = Vec::new();
-    let mut bounded = file.take(MAX_FILE_BYTES + 1);
-    bounded.read_to_end(&mut bytes).map_err(read)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_BYTES {
-        return Err(ImportError::TooLarge {
-            path: path.to_owned(),
-            limit: MAX_FILE_BYTES,
-        });
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+pub(crate) fn text_of(path: &SourcePath) -> Result<String, ImportError> {
+    let bytes = path.read(MAX_FILE_BYTES)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
 }
 
 impl Settings {
     /// Reads JSON with comments, TOML, YAML or `NAME=value` lines, by the file's name.
-    pub(crate) fn read(path: &Path) -> Result<Self, ImportError> {
+    pub(crate) fn read(path: &SourcePath) -> Result<Self, ImportError> {
         let text = text_of(path)?;
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let name = name.unwrap_or_default();
+        let name = path.file_name();
         let malformed = |format, cause: String| ImportError::Malformed {
-            path: path.to_owned(),
+            path: path.shown(),
             format,
             cause,
         };
         let root = match name.rsplit('.').next().unwrap_or_default() {
             "toml" => toml::from_str::<Value>(&text)
                 .map_err(|error| malformed("TOML", error.message().to_owned()))?,
-            "yaml" | "yml" => {
-                let options = serde_saphyr::options! { strict_booleans: true };
-                serde_saphyr::from_str_with_options::<Value>(&text, options)
-                    .map_err(|error| malformed("YAML", place_of(&error.to_string())))?
-            }
+            "yaml" | "yml" => yaml_value(&text).map_err(|cause| malformed("YAML", cause))?,
             "env" => env_lines(&text),
             _ => json5::from_str::<Value>(&text)
                 .map_err(|error| malformed("JSON", place_of(&error.to_string())))?,
         };
-        Ok(Self {
-            file: name,
+        Ok(Self::of_value(&name, root))
+    }
+
+    /// A tree that was read elsewhere; `file` is how a report calls it.
+    pub(crate) fn of_value(file: &str, root: Value) -> Self {
+        Self {
+            file: file.to_owned(),
             root,
             taken: RefCell::default(),
-        })
+        }
     }
 
     /// The value at a path of words separated by dots. The member counts as taken.
@@ -75,6 +61,12 @@ impl Settings {
         let found = self.find(path)?;
         self.taken.borrow_mut().insert(found.0);
         Some(found.1)
+    }
+
+    /// Whether the member at a path was taken.
+    pub(crate) fn is_taken(&self, path: &str) -> bool {
+        self.find(path)
+            .is_some_and(|(words, _)| self.taken.borrow().contains(&words))
     }
 
     /// The value at a path, not taken.
@@ -214,6 +206,15 @@ fn whole(number: f64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
+/// YAML as the runtimes read it.
+///
+/// # Errors
+/// What the parser says, without the file's content.
+pub(crate) fn yaml_value(text: &str) -> Result<Value, String> {
+    let options = serde_saphyr::options! { strict_booleans: true };
+    serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| place_of(&error.to_string()))
+}
+
 /// The first line of a parser's words: further lines may show the file's content, which may hold keys.
 fn place_of(error: &str) -> String {
     let line = error.lines().next().unwrap_or_default();
@@ -240,9 +241,17 @@ fn env_lines(text: &str) -> Value {
 }
 
 /// The first file of these names below a folder.
-pub(crate) fn first_file(root: &Path, names: &[&str]) -> Option<PathBuf> {
-    names
-        .iter()
-        .map(|name| root.join(name))
-        .find(|path| path.is_file())
+///
+/// # Errors
+/// A link of that name stands there: it may lead anywhere, so nothing is taken in its place.
+pub(crate) fn first_file(root: &SourcePath, names: &[&str]) -> Result<Option<SourcePath>, ImportError> {
+    for path in names.iter().map(|name| root.join(name)) {
+        if path.is_link() {
+            return Err(ImportError::Link { path: path.shown() });
+        }
+        if path.is_file() {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }

@@ -4,7 +4,6 @@
 //! each of its runs is decided, boxed and recorded like any other call.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -13,7 +12,8 @@ use crate::ImportError;
 use crate::draft::fit;
 use crate::emit::yaml;
 use crate::settings::text_of;
-use crate::workspace::{files_below, frontmatter};
+use crate::source::SourcePath;
+use crate::workspace::frontmatter;
 
 /// The label that names tools which the agent lacks; the kernel refuses the skill until it has them.
 pub const REQUIRES: &str = "requires-tools";
@@ -68,25 +68,26 @@ pub struct SkillImport {
 /// where one is known.
 ///
 /// # Errors
-/// There is no `SKILL.md`, or a file can't be read.
+/// There is no `SKILL.md`, it is a link, or a file can't be read.
 pub fn skill(
     folder: &Path,
     output: &Path,
     agent: Option<&BTreeSet<String>>,
 ) -> Result<SkillImport, ImportError> {
+    let not_there = || ImportError::NotThere {
+        runtime: "a skill",
+        path: folder.to_owned(),
+        looked_for: "`SKILL.md`".to_owned(),
+    };
+    let folder = &SourcePath::open(folder).map_err(|_| not_there())?; // silent-ok: no folder, no skill in it
     let source = folder.join("SKILL.md");
-    if !source.is_file() {
-        return Err(ImportError::NotThere {
-            runtime: "a skill",
-            path: folder.to_owned(),
-            looked_for: "`SKILL.md`".to_owned(),
-        });
+    if !source.is_file() && !source.is_link() {
+        return Err(not_there());
     }
     let text = text_of(&source)?;
     let (front, body, malformed) = front(&text);
     let given = |key: &str| front.get(key).and_then(plain);
-    let stem = folder.file_name().map(|name| name.to_string_lossy().into_owned());
-    let name = fit(&given("name").or(stem).unwrap_or_default());
+    let name = fit(&given("name").unwrap_or_else(|| folder.file_name()));
     let mut notes = Vec::new();
     if malformed {
         notes.push("its frontmatter is not valid YAML; it was read line by line".to_owned());
@@ -95,6 +96,12 @@ pub fn skill(
     let (home, files) = at_home(folder, output, shelf, &mut notes)?;
     let (own, config) = own_tools(folder, &home, &name, &mut notes);
     let (required, lacks) = needed(&own, front.get("allowed-tools"), agent, &mut notes);
+    for link in folder.skipped_links() {
+        notes.push(format!(
+            "`{}` is a link: it is not followed and not copied",
+            link.display()
+        ));
+    }
     let (skill, kept) = document(&name, &front, body, (&required, &lacks));
     let tools: Vec<PathBuf> = own
         .iter()
@@ -118,7 +125,7 @@ pub fn skill(
 
 /// The tools that the skill brings along, and their bindings.
 fn own_tools(
-    folder: &Path,
+    folder: &SourcePath,
     home: &Path,
     name: &str,
     notes: &mut Vec<String>,
@@ -294,32 +301,28 @@ fn document(
 
 /// Where the skill's files will lie: where they are, if that is below the output's folder; else copies beside it.
 fn at_home(
-    folder: &Path,
+    folder: &SourcePath,
     output: &Path,
     shelf: &Path,
     notes: &mut Vec<String>,
 ) -> Result<(PathBuf, Files), ImportError> {
-    let unread = |path: &Path, cause| ImportError::Read {
-        path: path.to_owned(),
-        cause,
-    };
-    let here = folder.canonicalize().map_err(|cause| unread(folder, cause))?;
+    let here = folder.shown();
     if here.starts_with(shelf) {
         return Ok((here, Vec::new()));
     }
     let stem = output.file_stem().map(PathBuf::from).unwrap_or_default();
     let below = PathBuf::from(format!("{}.files", stem.display()));
     let (mut files, mut total) = (Vec::new(), 0_u64);
-    for path in files_below(folder) {
-        let bytes = fs::read(&path).map_err(|cause| unread(&path, cause))?;
+    for path in folder.files_below() {
+        let bytes = path.read(MAX_BYTES)?;
         total = total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         if total > MAX_BYTES {
             return Err(ImportError::TooLarge {
-                path: folder.to_owned(),
+                path: here,
                 limit: MAX_BYTES,
             });
         }
-        files.push((below.join(path.strip_prefix(folder).unwrap_or(&path)), bytes));
+        files.push((below.join(path.relative_to(folder)), bytes));
     }
     notes.push(format!(
         "its {} files are copied to `{}`",
@@ -349,15 +352,13 @@ fn reader(name: &str) -> (String, Value) {
 }
 
 /// Files below `scripts`, relative to the folder.
-fn scripts(folder: &Path, notes: &mut Vec<String>) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = files_below(&folder.join("scripts"))
-        .into_iter()
-        .filter_map(|path| Some(path.strip_prefix(folder).ok()?.to_owned())) // silent-ok: it lies below
-        .collect();
+fn scripts(folder: &SourcePath, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let below = folder.join("scripts").files_below();
+    let mut found: Vec<PathBuf> = below.iter().map(|path| path.relative_to(folder)).collect();
     found.sort();
     found.retain(|path| {
         let module = path.file_name().is_some_and(|name| name == "__init__.py");
-        let runs = program_of(path).is_some() || is_executable(&folder.join(path));
+        let runs = program_of(path).is_some() || folder.join(path).is_executable();
         if !runs && !module {
             notes.push(format!(
                 "`{}` is no script that can be started; it can be read",
@@ -367,11 +368,6 @@ fn scripts(folder: &Path, notes: &mut Vec<String>) -> Vec<PathBuf> {
         runs && !module
     });
     found
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0)
 }
 
 /// What starts a script of this name.

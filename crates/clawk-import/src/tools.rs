@@ -37,6 +37,11 @@ fn server(draft: &mut Draft, settings: &Settings, name: &str, at: &str) {
         ..Server::default()
     };
     if let Some(url) = settings.text(&format!("{at}.url")) {
+        if !url.starts_with("https://") && !url.starts_with("http://") {
+            let reason = "its address is not an HTTP URL, and clawk speaks MCP over HTTP and by commands";
+            draft.report.left(settings.place(&format!("{at}.url")), reason);
+            return;
+        }
         server.uri = url;
     } else if let Some(command) = settings.text(&format!("{at}.command")) {
         let mut args = settings.list(&format!("{at}.args"));
@@ -80,8 +85,7 @@ fn server(draft: &mut Draft, settings: &Settings, name: &str, at: &str) {
             }
         }
     }
-    draft.report.carried(format!("MCP server `{}`", server.name));
-    draft.servers.push(server);
+    draft.server(server);
 }
 
 fn is_secret(name: &str) -> bool {
@@ -117,6 +121,18 @@ fn escaped(text: &str) -> String {
     }
     out
 }
+
+/// Built-in tools that an imported agent may have: no server takes one of these names.
+pub(crate) const BUILTINS: &[&str] = &[
+    "file-read",
+    "file-list",
+    "file-search",
+    "file-write",
+    "file-edit",
+    "shell",
+    "web-fetch",
+    "ask-user",
+];
 
 /// A built-in tool as the manifest declares it.
 pub(crate) fn builtin(name: &str) -> Value {

@@ -1,11 +1,11 @@
 //! The files of an agent's own folder: who it is, what it knows of its user, what it remembers, its skills.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::ImportError;
 use crate::draft::{Draft, Skill, fit};
 use crate::settings::text_of;
+use crate::source::SourcePath;
 
 /// Files whose text says who the agent is, in the order in which the runtimes read them.
 const IDENTITY: &[&str] = &[
@@ -20,12 +20,11 @@ const IDENTITY: &[&str] = &[
 const CONTEXT: &[&str] = &["USER.md", "MEMORY.md", "TOOLS.md", "RULES.md"];
 /// Files that belong to the runtime's set-up alone.
 const NOT_WANTED: &[&str] = &["BOOTSTRAP.md"];
-/// Files and bytes that are copied at most.
-const MAX_FILES: usize = 2_000;
+/// Bytes that are copied at most, of one skill.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Reads the folder. Missing files are no errors; an unreadable one is.
-pub(crate) fn read(draft: &mut Draft, folder: &Path) -> Result<(), ImportError> {
+pub(crate) fn read(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     for name in IDENTITY {
         let path = folder.join(name);
         if path.is_file() {
@@ -56,7 +55,7 @@ pub(crate) fn read(draft: &mut Draft, folder: &Path) -> Result<(), ImportError> 
 }
 
 /// The heartbeat file and its interval become a cron channel.
-pub(crate) fn heartbeat(draft: &mut Draft, folder: &Path, every_ms: u64) -> Result<(), ImportError> {
+pub(crate) fn heartbeat(draft: &mut Draft, folder: &SourcePath, every_ms: u64) -> Result<(), ImportError> {
     let file = ["HEARTBEAT.md", "heartbeat.md"]
         .iter()
         .map(|name| folder.join(name))
@@ -81,15 +80,12 @@ pub(crate) fn heartbeat(draft: &mut Draft, folder: &Path, every_ms: u64) -> Resu
 }
 
 /// Notes of days are copied; the agent reads them with its file tools.
-fn notes(draft: &mut Draft, folder: &Path) -> Result<(), ImportError> {
+fn notes(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     let mut copied = 0_usize;
-    for path in files_below(folder) {
-        let is_note = path.extension().is_some_and(|extension| extension == "md");
-        let known = path
-            .file_name()
-            .is_some_and(|name| CONTEXT.iter().any(|context| name == *context));
-        if is_note && !known {
-            let name = path.strip_prefix(folder).unwrap_or(&path);
+    for path in folder.files_below() {
+        let known = CONTEXT.contains(&path.file_name().as_str());
+        if path.has_extension("md") && !known {
+            let name = path.relative_to(folder);
             draft
                 .files
                 .push((Path::new("memory").join(name), text_of(&path)?.into_bytes()));
@@ -105,44 +101,73 @@ fn notes(draft: &mut Draft, folder: &Path) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Each folder with a `SKILL.md` becomes a skill; its other files are copied beside it.
-pub(crate) fn skills(draft: &mut Draft, folder: &Path) -> Result<(), ImportError> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Ok(());
-    }; // silent-ok: no folder, no skills
-    let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    entries.sort();
-    for path in entries {
+/// A skill's folder, or a file that is a skill by itself.
+struct SkillPlace {
+    file: SourcePath,
+    /// Absent for a file alone.
+    folder: Option<SourcePath>,
+    text: String,
+    name: String,
+}
+
+/// Each folder with a `SKILL.md` becomes a skill; its other files are copied beside it. Of two skills of one name the first stays:
+/// the one whose folder is called so, else the first by the folder's name.
+pub(crate) fn skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
+    let mut found = Vec::new();
+    for path in folder.entries() {
         let (file, own) = if path.is_dir() {
-            (path.join("SKILL.md"), path.clone())
+            (path.join("SKILL.md"), Some(path.clone()))
         } else {
-            (path.clone(), PathBuf::new())
+            (path.clone(), None)
         };
-        let is_skill = file.is_file() && file.extension().is_some_and(|extension| extension == "md");
-        if !is_skill {
-            continue;
+        if file.is_file() && file.has_extension("md") {
+            let text = text_of(&file)?;
+            let named = frontmatter(&text)
+                .0
+                .into_iter()
+                .find(|(member, _)| member == "name");
+            let name = named.map(|(_, value)| value).filter(|value| !value.is_empty());
+            found.push(SkillPlace {
+                name: fit(&name.unwrap_or_else(|| path.file_stem())),
+                folder: own,
+                file,
+                text,
+            });
         }
-        let fallback = path.file_stem().map(|name| name.to_string_lossy().into_owned());
-        skill(draft, &text_of(&file)?, &fallback.unwrap_or_default());
-        if own.as_os_str().is_empty() {
-            continue;
+    }
+    found.sort_by_key(|place| {
+        let folder = place.folder.as_ref().unwrap_or(&place.file);
+        (folder.file_stem() != place.name, folder.file_name())
+    });
+    for place in found {
+        let is_new = skill(draft, &place);
+        if let (true, Some(own)) = (is_new, &place.folder) {
+            copy(draft, &place.name, own)?;
         }
-        copy(draft, folder, &own)?;
     }
     Ok(())
 }
 
-fn skill(draft: &mut Draft, text: &str, fallback: &str) {
-    let (front, body) = frontmatter(text);
-    let member = |wanted: &str| {
-        front
-            .iter()
-            .find(|(name, _)| name == wanted)
-            .map(|(_, value)| value.clone())
-            .filter(|value| !value.is_empty())
+/// Whether it was added.
+fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
+    let (front, body) = frontmatter(&place.text);
+    let name = place.name.as_str();
+    let description = front
+        .iter()
+        .find(|(member, value)| member == "description" && !value.is_empty())
+        .map_or_else(|| format!("The skill {name}"), |(_, value)| value.clone());
+    let instruction = if body.trim().is_empty() {
+        description.clone()
+    } else {
+        body.trim().to_owned()
     };
-    let name = fit(&member("name").unwrap_or_else(|| fallback.to_owned()));
-    for (member, _) in &front {
+    let is_new = draft.skill(Skill {
+        name: name.to_owned(),
+        description,
+        instruction,
+        place: place.file.shown_below_root(),
+    });
+    for (member, _) in front.iter().filter(|_| is_new) {
         if !matches!(member.as_str(), "name" | "description") {
             draft.report.left(
                 format!("skills/{name}/SKILL.md: {member}"),
@@ -150,19 +175,7 @@ fn skill(draft: &mut Draft, text: &str, fallback: &str) {
             );
         }
     }
-    let description = member("description").unwrap_or_else(|| format!("The skill {name}"));
-    let instruction = if body.trim().is_empty() {
-        description.clone()
-    } else {
-        body.trim().to_owned()
-    };
-    draft.report.carried(format!("skill `{name}`"));
-    draft.skills.retain(|known| known.name != name);
-    draft.skills.push(Skill {
-        name,
-        description,
-        instruction,
-    });
+    is_new
 }
 
 /// `name: value` lines between two lines of `---`, and what follows.
@@ -192,15 +205,14 @@ pub(crate) fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
     )
 }
 
-fn copy(draft: &mut Draft, base: &Path, folder: &Path) -> Result<(), ImportError> {
+/// Copies a skill's files to `skills/NAME`, where no other skill's files are.
+fn copy(draft: &mut Draft, skill: &str, folder: &SourcePath) -> Result<(), ImportError> {
     let mut has_scripts = false;
     let mut total = 0_u64;
-    for path in files_below(folder) {
-        let name = Path::new("skills").join(path.strip_prefix(base).unwrap_or(&path));
-        let bytes = fs::read(&path).map_err(|cause| ImportError::Read {
-            path: path.clone(),
-            cause,
-        })?;
+    for path in folder.files_below() {
+        let below = path.relative_to(folder);
+        let name = Path::new("skills").join(skill).join(&below);
+        let bytes = path.read(MAX_BYTES)?;
         total = total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         if total > MAX_BYTES {
             draft.report.left(
@@ -209,42 +221,12 @@ fn copy(draft: &mut Draft, base: &Path, folder: &Path) -> Result<(), ImportError
             );
             break;
         }
-        has_scripts |= path.components().any(|part| part.as_os_str() == "scripts");
+        has_scripts |= below.starts_with("scripts");
         draft.files.push((name, bytes));
     }
     if has_scripts {
-        let name = folder
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
         let reason = "its scripts were copied; they run only by the `shell` tool, each time after a question";
-        draft.report.left(format!("skills/{name}/scripts"), reason);
+        draft.report.left(format!("skills/{skill}/scripts"), reason);
     }
     Ok(())
-}
-
-/// Ordinary files below a folder, sorted; links are not followed, hidden ones not read.
-pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(next) = open.pop() {
-        let Ok(entries) = fs::read_dir(&next) else {
-            continue;
-        }; // silent-ok: a folder that is not there has no files
-        for entry in entries.flatten() {
-            let hidden = entry.file_name().to_string_lossy().starts_with('.');
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() && !hidden => open.push(entry.path()),
-                Ok(kind) if kind.is_file() && !hidden => found.push(entry.path()),
-                Ok(_) | Err(_) => {}
-            }
-        }
-        if found.len() > MAX_FILES {
-            break;
-        }
-    }
-    found.sort();
-    found.truncate(MAX_FILES);
-    found
 }

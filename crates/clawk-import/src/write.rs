@@ -1,5 +1,6 @@
 //! The draft as files: `claw.yaml`, `clawk.toml`, what they refer to, and `IMPORT.md`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -16,7 +17,11 @@ const POLICY_TESTS: &str = include_str!("../../../examples/policies/standard.tes
 /// Writes the draft down. Pure: nothing touches the disk.
 pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> Import {
     if draft.providers.is_empty() {
-        let reason = "no model was configured: the new agent takes what is found on this machine (`auto:`)";
+        let reason = if draft.unplaced.is_some() {
+            "no configured model came over: the new agent answers once `providers` in claw.yaml names an address"
+        } else {
+            "no model was configured: the new agent takes what is found on this machine (`auto:`)"
+        };
         draft.report.left("model", reason);
     }
     let name = fit(draft.name.as_deref().unwrap_or(runtime.name()));
@@ -39,9 +44,23 @@ pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> Import {
         files.push((PathBuf::from(name), text.clone().into_bytes()));
     }
     files.append(&mut draft.files);
-    let report = draft.report;
+    let mut report = draft.report;
+    keep_first_of_each_path(&mut files, &mut report);
     files.push((PathBuf::from("IMPORT.md"), told(runtime, &report).into_bytes()));
     Import { files, report }
+}
+
+/// No file of the old folder takes the place of another one, on a disk that ignores case either.
+fn keep_first_of_each_path(files: &mut Vec<(PathBuf, Vec<u8>)>, report: &mut Report) {
+    let mut known = BTreeSet::from(["import.md".to_owned()]);
+    files.retain(|(path, _)| {
+        let shown = path.to_string_lossy();
+        let is_first = known.insert(shown.to_lowercase());
+        if !is_first {
+            report.left(shown, "a file of this name is in the new folder already");
+        }
+        is_first
+    });
 }
 
 fn manifest(runtime: Runtime, name: &str, draft: &Draft) -> String {
@@ -108,6 +127,13 @@ fn key_of(file: &str) -> String {
 }
 
 fn providers(draft: &Draft) -> Value {
+    if let (true, Some(model)) = (draft.providers.is_empty(), &draft.unplaced) {
+        // A name that no machine has (RFC 2606): nothing is sent until a person writes the address.
+        return json!([{"inline": {
+            "name": model.vendor, "protocol": "openai-compatible", "endpoint": format!("https://{}.invalid/v1", model.vendor),
+            "model": model.model, "auth": {"type": "none"}, "streaming": true,
+        }}]);
+    }
     if draft.providers.is_empty() {
         return json!([{"inline": {
             "name": "found-here", "protocol": "custom", "endpoint": "auto:", "model": "auto",

@@ -3,6 +3,7 @@
 mod docs;
 mod doors;
 mod layers;
+mod seams;
 mod source;
 
 use std::fs;
@@ -19,12 +20,14 @@ pub(crate) type Finding = String;
 pub(crate) fn check(root: &Path) -> Result<()> {
     let files = files(root)?;
     let mut findings = layers::check(root)?;
+    let seams = fs::read_to_string(root.join("clippy.toml"))?;
     for path in &files {
         let Ok(text) = fs::read_to_string(root.join(path)) else {
             continue;
         }; // silent-ok: binary, or just removed
         findings.extend(source::size(path, &text));
         findings.extend(doors::check(path, &text));
+        findings.extend(seams::check(&seams, path, &text));
         findings.extend(source::words(path, &text, &machine_paths(root)));
         if path.extension().is_some_and(|extension| extension == "md") {
             findings.extend(docs::links(root, path, &text));

@@ -1,15 +1,14 @@
 //! ZeptoClaw and NullClaw: `config.json` with accounts of vendors, channels and an autonomy or approval section.
 
-use std::path::Path;
-
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::runtimes::{self, Runtime};
+use crate::providers::VendorChoice;
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
 use crate::{channels, tools, workspace};
 
-pub(super) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(runtime, path, &["config.json"])?;
+pub(super) fn read(runtime: Runtime, source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(runtime, &["config.json"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft::default();
     let accounts = if settings.look("models.providers").is_some() {
@@ -31,7 +30,7 @@ pub(super) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> 
     tools::servers(&mut draft, &settings, "mcp.servers");
     tools::servers(&mut draft, &settings, "mcp_servers");
     let configured = settings.first(&["agents.defaults.workspace", "workspace"]);
-    let folder = runtimes::workspace(&root, configured.as_deref());
+    let folder = runtimes::workspace(&mut draft, &root, configured.as_deref());
     workspace::read(&mut draft, &folder)?;
     workspace::skills(&mut draft, &root.join("skills"))?;
     if settings.flag("heartbeat.enabled") == Some(true) {
@@ -72,13 +71,18 @@ fn models(draft: &mut Draft, settings: &Settings, accounts: &str) {
         .and_then(|vendor| settings.text(&format!("{accounts}.{vendor}.model")));
     let mut all: Vec<String> = first.or(of_default).into_iter().collect();
     all.extend(settings.list("agents.defaults.model.fallbacks"));
-    runtimes::models(draft, settings, accounts, default.as_deref(), &all);
+    let choice = default
+        .as_deref()
+        .map_or(VendorChoice::InName, VendorChoice::Default);
+    runtimes::models(draft, settings, accounts, choice, &all);
     // A fallback by vendor: with that vendor's own model.
     let mut vendors = settings.list("reliability.fallback_providers");
     vendors.extend(settings.text(&format!("{accounts}.fallback.provider")));
     for vendor in vendors {
         match settings.text(&format!("{accounts}.{vendor}.model")) {
-            Some(model) => runtimes::models(draft, settings, accounts, Some(&vendor), &[model]),
+            Some(model) => {
+                runtimes::models(draft, settings, accounts, VendorChoice::Named(&vendor), &[model]);
+            }
             None => draft.report.left(
                 format!("config.json: fallback `{vendor}`"),
                 "no model of it is named",

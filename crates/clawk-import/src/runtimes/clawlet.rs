@@ -1,15 +1,14 @@
 //! Clawlet: `config.yaml`, identity files beside it.
 
-use std::path::Path;
-
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::runtimes::{self, Runtime};
+use crate::providers::VendorChoice;
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
 use crate::{channels, tools, workspace};
 
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(Runtime::Clawlet, path, &["config.yaml", "config.yml"])?;
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(Runtime::Clawlet, &["config.yaml", "config.yml"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft::default();
     let vendor = settings
@@ -17,12 +16,8 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
         .unwrap_or_else(|| "openrouter".to_owned());
     for vendor in std::iter::once(vendor).chain(settings.list("provider.fallbacks")) {
         if let Some(model) = settings.text(&format!("provider.{vendor}.model")) {
-            let name = if vendor == "openrouter" {
-                format!("openrouter/{model}")
-            } else {
-                model
-            };
-            runtimes::models(&mut draft, &settings, "provider", Some(&vendor), &[name]);
+            let choice = VendorChoice::Named(&vendor);
+            runtimes::models(&mut draft, &settings, "provider", choice, &[model]);
         }
     }
     runtimes::unused_accounts(&mut draft, &settings, "provider");

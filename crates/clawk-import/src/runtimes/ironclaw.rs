@@ -1,12 +1,11 @@
 //! IronClaw: `.env` and `config.toml`. What it keeps in PostgreSQL (identity files, routines, secrets) is not at hand.
 
-use std::path::Path;
-
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::providers::{self, Account};
-use crate::runtimes::{self, Runtime};
+use crate::providers::{self, Account, VendorChoice};
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
+use crate::source::SourcePath;
 use crate::{channels, tools, workspace};
 
 /// Back ends by their word: vendor, variables of model, key and address.
@@ -42,8 +41,8 @@ const BACKENDS: &[(&str, &str, &str, &str, &str)] = &[
     ),
 ];
 
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(Runtime::Ironclaw, path, &[".env", "config.toml"])?;
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(Runtime::Ironclaw, &[".env", "config.toml"])?;
     let env = Settings::read(&file)?;
     let mut draft = Draft::default();
     let word = env.text("LLM_BACKEND").unwrap_or_else(|| "nearai".to_owned());
@@ -61,19 +60,28 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
             };
             env.take(key);
             // The whole name is the model's: a router's name may hold a slash.
-            providers::add(&mut draft, &format!("{vendor}/{model}"), Some(vendor), &|_| {
-                found.clone()
-            });
+            providers::add(
+                &mut draft,
+                &format!("{vendor}/{model}"),
+                VendorChoice::Named(vendor),
+                &|_| found.clone(),
+            );
         }
-        None => draft.report.left(
-            ".env: LLM_BACKEND",
-            format!("no address is known for the back end `{word}`"),
-        ),
+        None => {
+            let model = env.text("LLM_MODEL").unwrap_or_else(|| "unknown".to_owned());
+            let found = Account {
+                key: env.text("LLM_API_KEY").map(|_| "${LLM_API_KEY}".to_owned()),
+                place: ".env: LLM_API_KEY".to_owned(),
+                base_url: env.text("LLM_BASE_URL"),
+                dialect: None,
+            };
+            providers::add(&mut draft, &model, VendorChoice::Named(&word), &|_| found.clone());
+        }
     }
     finish(draft, &root, &env)
 }
 
-fn finish(mut draft: Draft, root: &Path, env: &Settings) -> Result<Draft, ImportError> {
+fn finish(mut draft: Draft, root: &SourcePath, env: &Settings) -> Result<Draft, ImportError> {
     draft.shell = true;
     draft.web = true;
     draft.memory = true;
@@ -109,14 +117,13 @@ fn finish(mut draft: Draft, root: &Path, env: &Settings) -> Result<Draft, Import
             "TELEGRAM_BOT_TOKEN",
             ".env: TELEGRAM_BOT_TOKEN",
         );
-        draft.channels.push(crate::draft::Channel {
+        draft.channel(crate::draft::Channel {
             name: "telegram".to_owned(),
             kind: "telegram",
             transport: "polling",
             secret,
             ..crate::draft::Channel::default()
         });
-        draft.report.carried("channel `telegram`");
     }
     runtimes::leave_rest(&mut draft, env);
     Ok(draft)

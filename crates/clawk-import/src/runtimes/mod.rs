@@ -1,6 +1,7 @@
 //! One file per runtime: where its files are, and which members mean what. What is the same everywhere is done here.
 
 mod claw;
+mod claw_package;
 mod clawlet;
 mod ironclaw;
 mod moltis;
@@ -10,14 +11,16 @@ mod openclaw;
 mod tinyclaw;
 mod zeroclaw;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::ImportError;
 use crate::draft::{Draft, secret_text};
-use crate::providers::{self, Account};
+use crate::providers::{self, Account, VendorChoice};
 use crate::settings::{Settings, first_file, text_of};
+use crate::source::SourcePath;
 
 /// A runtime whose configuration can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,53 +110,85 @@ impl Runtime {
     }
 }
 
+/// What a person named: the old runtime's folder, and the file in it if the name was a file's.
+struct ImportSource {
+    root: SourcePath,
+    file: Option<OsString>,
+}
+
 /// Gathers the agent below `path`.
 pub(crate) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> {
-    match runtime {
-        Runtime::Openclaw => openclaw::read(path),
-        Runtime::Zeroclaw => zeroclaw::read(path),
-        Runtime::Nanobot | Runtime::Picoclaw => nanobot::read(runtime, path),
-        Runtime::Zeptoclaw | Runtime::Nullclaw => claw::read(runtime, path),
-        Runtime::Ironclaw => ironclaw::read(path),
-        Runtime::Moltis => moltis::read(path),
-        Runtime::Tinyclaw => tinyclaw::read(path),
-        Runtime::Nanoclaw => nanoclaw::read(path),
-        Runtime::Clawlet => clawlet::read(path),
+    let (root, file) = SourcePath::open_named(path).map_err(|cause| ImportError::Read {
+        path: path.to_owned(),
+        cause,
+    })?;
+    let source = ImportSource { root, file };
+    let mut draft = match runtime {
+        Runtime::Openclaw => openclaw::read(&source),
+        Runtime::Zeroclaw => zeroclaw::read(&source),
+        Runtime::Nanobot | Runtime::Picoclaw => nanobot::read(runtime, &source),
+        Runtime::Zeptoclaw | Runtime::Nullclaw => claw::read(runtime, &source),
+        Runtime::Ironclaw => ironclaw::read(&source),
+        Runtime::Moltis => moltis::read(&source),
+        Runtime::Tinyclaw => tinyclaw::read(&source),
+        Runtime::Nanoclaw => nanoclaw::read(&source),
+        Runtime::Clawlet => clawlet::read(&source),
+    }?;
+    for link in source.root.skipped_links() {
+        let reason = "it is a link, and an import follows none: copy the file there and import again";
+        draft.report.left(link.to_string_lossy(), reason);
     }
+    Ok(draft)
 }
 
-/// The folder and its main file: `path` may be either.
-fn main_file(runtime: Runtime, path: &Path, names: &[&str]) -> Result<(PathBuf, PathBuf), ImportError> {
-    if path.is_file() {
-        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
-        return Ok((folder, path.to_owned()));
+impl ImportSource {
+    /// The folder and its main file: what the person named, else the first of these names.
+    fn main_file(&self, runtime: Runtime, names: &[&str]) -> Result<(SourcePath, SourcePath), ImportError> {
+        if let Some(name) = &self.file {
+            let file = self.root.join(name);
+            return Ok((self.root.clone(), file));
+        }
+        match first_file(&self.root, names)? {
+            Some(file) => Ok((self.root.clone(), file)),
+            None => Err(self.not_there(runtime, names)),
+        }
     }
-    match first_file(path, names) {
-        Some(file) => Ok((path.to_owned(), file)),
-        None => Err(ImportError::NotThere {
+
+    fn not_there(&self, runtime: Runtime, names: &[&str]) -> ImportError {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        ImportError::NotThere {
             runtime: runtime.title(),
-            path: path.to_owned(),
-            looked_for: names
-                .iter()
-                .map(|name| format!("`{name}`"))
-                .collect::<Vec<_>>()
-                .join(", "),
-        }),
+            path: self.root.shown(),
+            looked_for: names.join(", "),
+        }
     }
 }
 
-/// The agent's own folder: as configured (`~` and paths that do not exist here fall back), else `workspace` below the home.
-fn workspace(root: &Path, configured: Option<&str>) -> PathBuf {
+/// The agent's own folder: as configured (`~` and paths that do not exist here fall back), else `workspace` below the home. One
+/// that lies elsewhere is named in the report.
+fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> SourcePath {
     let usual = root.join("workspace");
     let Some(configured) = configured else {
         return usual;
     };
-    let path = match configured.strip_prefix("~/") {
-        // The folder below `~` that holds this configuration: its parent stands for the home.
-        Some(rest) => root.parent().unwrap_or(root).join(rest),
-        None => root.join(configured),
+    // The folder below `~` that holds this configuration: its parent stands for the home.
+    let path = match (configured.strip_prefix("~/"), root.above_root()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        (Some(rest), None) => PathBuf::from(rest),
+        (None, _) => PathBuf::from(configured),
     };
-    if path.is_dir() { path } else { usual }
+    match root.place_named(&path).filter(SourcePath::is_dir) {
+        Some(folder) => {
+            if !folder.shares_root(root) {
+                draft.report.carried(format!(
+                    "the agent's own files from `{}`, outside of the old runtime's folder",
+                    folder.shown().display()
+                ));
+            }
+            folder
+        }
+        None => usual,
+    }
 }
 
 /// One vendor's account below `at`, in the spellings in use.
@@ -174,15 +209,17 @@ fn account(settings: &Settings, at: &str, name: &str) -> Account {
             &format!("{here}.base_url"),
             &format!("{here}.api_base"),
             &format!("{here}.url"),
+            &format!("{here}.uri"),
+            &format!("{here}.endpoint"),
         ]),
         dialect: settings.text(&format!("{here}.api")),
     }
 }
 
 /// The first model and its fallbacks, with accounts below `at`.
-fn models(draft: &mut Draft, settings: &Settings, at: &str, vendor: Option<&str>, models: &[String]) {
+fn models(draft: &mut Draft, settings: &Settings, at: &str, choice: VendorChoice<'_>, models: &[String]) {
     for model in models {
-        providers::add(draft, model, vendor, &|name| account(settings, at, name));
+        providers::add(draft, model, choice, &|name| account(settings, at, name));
     }
 }
 
@@ -206,16 +243,12 @@ fn unused_accounts(draft: &mut Draft, settings: &Settings, at: &str) {
 }
 
 /// A JSON file of jobs, where there is one.
-fn jobs(draft: &mut Draft, files: &[PathBuf]) -> Result<(), ImportError> {
+fn jobs(draft: &mut Draft, files: &[SourcePath]) -> Result<(), ImportError> {
     for path in files.iter().filter(|path| path.is_file()) {
         let text = text_of(path)?;
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name();
         let root: Value = serde_json::from_str(&text).map_err(|error| ImportError::Malformed {
-            path: path.clone(),
+            path: path.shown(),
             format: "JSON",
             cause: format!("line {}, column {}", error.line(), error.column()),
         })?;

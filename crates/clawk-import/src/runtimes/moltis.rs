@@ -1,17 +1,19 @@
 //! Moltis: `moltis.toml`, its data folder with identity files, skills and `cron/jobs.json`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::runtimes::{self, Runtime};
+use crate::providers::VendorChoice;
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
+use crate::source::SourcePath;
 use crate::{channels, tools, workspace};
 
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(Runtime::Moltis, path, &["moltis.toml"])?;
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(Runtime::Moltis, &["moltis.toml"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft {
         name: settings.text("identity.name"),
@@ -67,9 +69,10 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
 }
 
 /// `~/.moltis` beside `~/.config/moltis`.
-fn data_folder(root: &Path) -> PathBuf {
-    let home = root.parent().and_then(Path::parent);
-    home.map_or_else(|| root.to_owned(), |home| home.join(".moltis"))
+fn data_folder(root: &SourcePath) -> SourcePath {
+    let home = root.above_root().and_then(Path::parent);
+    let data = home.and_then(|home| root.place_named(&home.join(".moltis")));
+    data.unwrap_or_else(|| root.clone())
 }
 
 /// Each vendor's table may name its models; `chat.priority_models` come first.
@@ -93,6 +96,6 @@ fn models(draft: &mut Draft, settings: &Settings) {
         offered.is_empty() || offered.iter().any(|vendor| model.starts_with(vendor.as_str()))
     });
     first.extend(all);
-    runtimes::models(draft, settings, "providers", None, &first);
+    runtimes::models(draft, settings, "providers", VendorChoice::InName, &first);
     runtimes::unused_accounts(draft, settings, "providers");
 }

@@ -1,19 +1,20 @@
 //! nanobot and PicoClaw: `config.json` of one shape, the workspace folder, `cron/jobs.json`.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::runtimes::{self, Runtime};
+use crate::providers::{Account, VendorChoice};
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
+use crate::source::SourcePath;
+use crate::vendors;
 use crate::{channels, tools, workspace};
 
 const DEFAULTS: &str = "agents.defaults";
 
-pub(super) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(runtime, path, &["config.json"])?;
+pub(super) fn read(runtime: Runtime, source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(runtime, &["config.json"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft::default();
     models(&mut draft, &settings);
@@ -33,7 +34,8 @@ pub(super) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> 
     tools::servers(&mut draft, &settings, "tools.mcp_servers");
     tools::servers(&mut draft, &settings, "tools.mcp.servers");
     tools::servers(&mut draft, &settings, "tools.mcp");
-    let folder = runtimes::workspace(&root, settings.text(&format!("{DEFAULTS}.workspace")).as_deref());
+    let configured = settings.text(&format!("{DEFAULTS}.workspace"));
+    let folder = runtimes::workspace(&mut draft, &root, configured.as_deref());
     workspace::read(&mut draft, &folder)?;
     heartbeat(&mut draft, &settings, &folder)?;
     runtimes::jobs(
@@ -55,8 +57,9 @@ fn models(draft: &mut Draft, settings: &Settings) {
     let vendor = settings
         .text(&format!("{DEFAULTS}.provider"))
         .filter(|vendor| vendor != "auto");
-    let mut wanted: Vec<String> = named.into_iter().collect();
+    let mut wanted: Vec<String> = agent_of_list(draft, settings).or(named).into_iter().collect();
     wanted.extend(settings.list(&format!("{DEFAULTS}.fallback_models")));
+    wanted.extend(settings.list(&format!("{DEFAULTS}.model_fallbacks")));
     let list = settings.take("model_list").and_then(Value::as_array);
     for name in &wanted {
         let preset = format!("model_presets.{name}");
@@ -70,26 +73,75 @@ fn models(draft: &mut Draft, settings: &Settings) {
             let vendor = settings
                 .text(&format!("{preset}.provider"))
                 .filter(|vendor| vendor != "auto");
-            runtimes::models(draft, settings, "providers", vendor.as_deref(), &[model]);
-        } else if settings.look("llm.model").is_some() {
-            crate::providers::add(draft, name, None, &|_| {
-                let mut account = runtimes::account(settings, "llm", "");
-                account.key = settings.text("llm.api_key");
-                account.base_url = settings.text("llm.base_url");
-                account.place = "config.json: llm.api_key".to_owned();
-                account
-            });
-        } else {
+            let router = router_for(settings, &model);
             runtimes::models(
                 draft,
                 settings,
                 "providers",
-                vendor.as_deref(),
-                std::slice::from_ref(name),
+                choice(vendor.as_deref(), router.as_deref()),
+                &[model],
             );
+        } else if settings.look("llm.model").is_some() {
+            crate::providers::add(draft, name, VendorChoice::InName, &|_| Account {
+                key: settings.text("llm.api_key"),
+                place: "config.json: llm.api_key".to_owned(),
+                base_url: settings.text("llm.base_url"),
+                dialect: None,
+            });
+        } else {
+            let router = router_for(settings, name);
+            let choice = choice(vendor.as_deref(), router.as_deref());
+            runtimes::models(draft, settings, "providers", choice, std::slice::from_ref(name));
         }
     }
     runtimes::unused_accounts(draft, settings, "providers");
+}
+
+/// The model of the first agent, where agents are a list: as `agents` itself, or below it.
+fn agent_of_list(draft: &mut Draft, settings: &Settings) -> Option<String> {
+    let at = match settings.look("agents") {
+        Some(Value::Array(_)) => "agents",
+        Some(_) | None => "agents.list",
+    };
+    let list = settings.take(at)?.as_array()?;
+    let is_default = |agent: &&Value| agent.get("default") == Some(&Value::Bool(true));
+    let chosen = list.iter().find(is_default).or_else(|| list.first())?;
+    for other in list.iter().filter(|other| !std::ptr::eq(*other, chosen)) {
+        let id = text(other, &["name", "id"]).unwrap_or_else(|| "without a name".to_owned());
+        let reason = "one agent is one `claw.yaml`: import it by itself, or make it a member of a Swarm";
+        draft
+            .report
+            .left(format!("config.json: {at}, agent {id}"), reason);
+    }
+    draft.name = text(chosen, &["name", "id"]).or_else(|| draft.name.take());
+    text(chosen, &["model", "model_name"])
+        .or_else(|| chosen.pointer("/model/primary")?.as_str().map(str::to_owned))
+}
+
+/// The configuration's word for the vendor; else a router that has a key while the vendor in the model's name has none, which is
+/// what these runtimes ask then.
+fn choice<'a>(vendor: Option<&'a str>, router: Option<&'a str>) -> VendorChoice<'a> {
+    vendor
+        .or(router)
+        .map_or(VendorChoice::InName, VendorChoice::Named)
+}
+
+fn router_for(settings: &Settings, model: &str) -> Option<String> {
+    let (prefix, _) = model.split_once('/')?;
+    let has_key = |name: &str| {
+        let at = format!("providers.{name}");
+        ["api_key", "key", "token"].iter().any(|word| {
+            let key = settings.look(&format!("{at}.{word}")).and_then(Value::as_str);
+            key.is_some_and(|key| !key.trim().is_empty())
+        })
+    };
+    if has_key(prefix) {
+        return None;
+    }
+    settings
+        .names("providers")
+        .into_iter()
+        .find(|name| vendors::is_router(name) && has_key(name))
 }
 
 /// `{model_name, model: "vendor/model", api_key, api_base}`.
@@ -98,7 +150,7 @@ fn listed(draft: &mut Draft, entry: &Value) {
         return;
     };
     let name = text(entry, &["model_name"]).unwrap_or_default();
-    crate::providers::add(draft, &model, None, &|_| crate::providers::Account {
+    crate::providers::add(draft, &model, VendorChoice::InName, &|_| Account {
         key: text(entry, &["api_key"]).or_else(|| {
             entry
                 .pointer("/api_keys/0")
@@ -117,7 +169,7 @@ fn text(entry: &Value, names: &[&str]) -> Option<String> {
 }
 
 /// Seconds in nanobot (below `gateway`), minutes in PicoClaw.
-fn heartbeat(draft: &mut Draft, settings: &Settings, folder: &Path) -> Result<(), ImportError> {
+fn heartbeat(draft: &mut Draft, settings: &Settings, folder: &SourcePath) -> Result<(), ImportError> {
     let seconds = settings.number("gateway.heartbeat.interval_s");
     let minutes = settings.number("heartbeat.interval");
     let off = settings.flag("gateway.heartbeat.enabled") == Some(false)

@@ -1,27 +1,21 @@
 //! NanoClaw: `.env`, `groups/*/CLAUDE.md`, groups and jobs in `store/messages.db`.
 
-use std::path::Path;
-
 use rusqlite::{Connection, OpenFlags};
 
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::providers;
-use crate::runtimes::{self, Runtime};
+use crate::providers::{self, VendorChoice};
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::{Settings, text_of};
+use crate::source::SourcePath;
 use crate::workspace;
 
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let folder = if path.is_dir() {
-        path
-    } else {
-        path.parent().unwrap_or(path)
-    };
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let folder = &source.root;
     let (main, global) = (folder.join("groups/main"), folder.join("groups/global"));
     let env_file = folder.join(".env");
     if !main.is_dir() && !env_file.is_file() {
-        return runtimes::main_file(Runtime::Nanoclaw, folder, &[".env", "groups/main/CLAUDE.md"])
-            .map(|_| Draft::default());
+        return Err(source.not_there(Runtime::Nanoclaw, &[".env", "groups/main/CLAUDE.md"]));
     }
     let mut draft = Draft::default();
     let env = if env_file.is_file() {
@@ -38,11 +32,13 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
         draft.report.left(".env: CLAUDE_CODE_OAUTH_TOKEN", reason);
     }
     env.take("ANTHROPIC_API_KEY");
-    providers::add(&mut draft, &model, Some("anthropic"), &|_| providers::Account {
-        key: Some("${ANTHROPIC_API_KEY}".to_owned()),
-        place: ".env: ANTHROPIC_API_KEY".to_owned(),
-        base_url: env.text("ANTHROPIC_BASE_URL"),
-        dialect: None,
+    providers::add(&mut draft, &model, VendorChoice::Named("anthropic"), &|_| {
+        providers::Account {
+            key: Some("${ANTHROPIC_API_KEY}".to_owned()),
+            place: ".env: ANTHROPIC_API_KEY".to_owned(),
+            base_url: env.text("ANTHROPIC_BASE_URL"),
+            dialect: None,
+        }
     });
     bots(&mut draft, &env);
     let shared = global.join("CLAUDE.md");
@@ -91,8 +87,7 @@ fn bots(draft: &mut Draft, env: &Settings) {
             let app = draft.secret("${SLACK_APP_TOKEN}", "SLACK_APP_TOKEN", ".env: SLACK_APP_TOKEN");
             channel.secrets.insert("app_token".into(), app);
         }
-        draft.report.carried(format!("channel `{kind}`"));
-        draft.channels.push(channel);
+        draft.channel(channel);
     }
     if draft.channels.is_empty() {
         let reason =
@@ -102,15 +97,9 @@ fn bots(draft: &mut Draft, env: &Settings) {
 }
 
 /// Every further group had an agent of its own.
-fn others(draft: &mut Draft, folder: &Path) {
-    let Ok(groups) = std::fs::read_dir(folder.join("groups")) else {
-        return;
-    }; // silent-ok: no folder, no groups
-    let mut names: Vec<String> = groups
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
+fn others(draft: &mut Draft, folder: &SourcePath) {
+    let groups = folder.join("groups").entries();
+    let names: Vec<String> = groups.iter().map(SourcePath::file_name).collect();
     for name in names.iter().filter(|name| *name != "main" && *name != "global") {
         let reason = "each conversation has a session of its own; instructions for one group alone have no place in a manifest";
         draft.report.left(format!("groups/{name}"), reason);
@@ -118,22 +107,21 @@ fn others(draft: &mut Draft, folder: &Path) {
 }
 
 /// Jobs of a SQLite file: rows of name, time, text and kind (`cron`, `interval` in milliseconds, `once`).
-pub(super) fn rows(draft: &mut Draft, database: &Path, sql: &str) -> Result<(), ImportError> {
+pub(super) fn rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Result<(), ImportError> {
     let malformed = |error: rusqlite::Error| ImportError::Malformed {
-        path: database.to_owned(),
+        path: database.shown(),
         format: "SQLite",
         cause: error.to_string(),
     };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(database, flags).map_err(malformed)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        // SQLite looks at every component itself.
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(database.shown(), flags).map_err(malformed)?;
     let mut statement = match connection.prepare(sql) {
         Ok(statement) => statement,
         Err(error) => {
-            let file = database
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
+            let file = database.file_name();
             draft.report.left(
                 format!("{file}: jobs"),
                 format!("its tables are not the expected ones: {error}"),

@@ -1,21 +1,29 @@
 //! OpenClaw: `openclaw.json` (JSON5), the workspace folder, `cron/jobs.json`.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::runtimes::{self, Runtime};
+use crate::providers::VendorChoice;
+use crate::runtimes::{self, ImportSource, Runtime, claw_package};
 use crate::settings::Settings;
 use crate::{channels, tools, workspace};
 
-const FILES: &[&str] = &["openclaw.json", "clawdbot.json", "moltbot.json"];
+const FILES: &[&str] = &[
+    "openclaw.json",
+    "clawdbot.json",
+    "moltbot.json",
+    claw_package::MANIFEST,
+    claw_package::PACKAGE,
+];
 /// A heartbeat without an interval of its own.
 const HEARTBEAT_MS: u64 = 30 * 60_000;
 
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(Runtime::Openclaw, path, FILES)?;
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(Runtime::Openclaw, FILES)?;
+    if let Some(package) = claw_package::open(&root, &file)? {
+        return claw_package::read(&root, package);
+    }
     let settings = Settings::read(&file)?;
     let mut draft = Draft::default();
     // One agent of several: the list's first stands for all; the others are named.
@@ -34,10 +42,23 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
     }
     let mut names = settings.first(&["agents.defaults.model.primary", "agent.model.primary"]);
     names = names.or_else(|| settings.first(&["agents.defaults.model", "agent.model"]));
+    let own_fallbacks = agent.fallbacks.is_some();
     let mut all: Vec<String> = agent.model.or(names).into_iter().collect();
-    all.extend(settings.list("agents.defaults.model.fallbacks"));
-    all.extend(settings.list("agent.model.fallbacks"));
-    runtimes::models(&mut draft, &settings, "models.providers", None, &all);
+    all.extend(agent.fallbacks.unwrap_or_default());
+    for path in ["agents.defaults.model", "agent.model"] {
+        for word in ["fallbacks", "fallback"] {
+            let listed = settings.list(&format!("{path}.{word}"));
+            all.extend(listed.into_iter().filter(|_| !own_fallbacks));
+        }
+    }
+    let all: Vec<String> = all.iter().map(|model| unaliased(&settings, model)).collect();
+    runtimes::models(
+        &mut draft,
+        &settings,
+        "models.providers",
+        VendorChoice::InName,
+        &all,
+    );
     runtimes::unused_accounts(&mut draft, &settings, "models.providers");
     for aliases in ["agents.defaults.models", "agent.models", "models.mode"] {
         settings.take(aliases);
@@ -49,7 +70,7 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
     let configured = agent
         .workspace
         .or_else(|| settings.first(&["agents.defaults.workspace", "agent.workspace"]));
-    let folder = runtimes::workspace(&root, configured.as_deref());
+    let folder = runtimes::workspace(&mut draft, &root, configured.as_deref());
     workspace::read(&mut draft, &folder)?;
     workspace::skills(&mut draft, &root.join("skills"))?;
     let every = settings.first(&["agents.defaults.heartbeat.every", "agent.heartbeat.every"]);
@@ -70,12 +91,28 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
 struct Agent {
     name: Option<String>,
     model: Option<String>,
+    /// Its own list of fallbacks, where it has one.
+    fallbacks: Option<Vec<String>>,
     workspace: Option<String>,
 }
 
-/// `agents.list`: the default one, else the first.
+/// The model behind a short name of `agents.defaults.models`.
+fn unaliased(settings: &Settings, name: &str) -> String {
+    let models = settings.look("agents.defaults.models").and_then(Value::as_object);
+    let aliased = models.into_iter().flatten().find(|(_, model)| {
+        let alias = model.get("alias").and_then(Value::as_str);
+        alias.is_some_and(|alias| alias.eq_ignore_ascii_case(name))
+    });
+    aliased.map_or(name, |(model, _)| model.as_str()).to_owned()
+}
+
+/// `agents.list`, or `agents` where that is a list: the default one, else the first.
 fn first_agent(draft: &mut Draft, settings: &Settings) -> Agent {
-    let Some(Value::Array(list)) = settings.take("agents.list") else {
+    let at = match settings.look("agents") {
+        Some(Value::Array(_)) => "agents",
+        Some(_) | None => "agents.list",
+    };
+    let Some(Value::Array(list)) = settings.take(at) else {
         return Agent::default();
     };
     let is_default = |agent: &&Value| agent.get("default") == Some(&Value::Bool(true));
@@ -84,9 +121,10 @@ fn first_agent(draft: &mut Draft, settings: &Settings) -> Agent {
     };
     let text = |pointer: &str| chosen.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     for other in list.iter().filter(|other| !std::ptr::eq(*other, chosen)) {
-        let id = other.get("id").and_then(Value::as_str).unwrap_or("without an id");
+        let id = other.get("id").or_else(|| other.get("name"));
+        let id = id.and_then(Value::as_str).unwrap_or("without an id");
         draft.report.left(
-            format!("openclaw.json: agents.list, agent {id}"),
+            format!("openclaw.json: {at}, agent {id}"),
             "one agent is one `claw.yaml`: import it by itself, or make it a member of a Swarm",
         );
     }
@@ -100,7 +138,23 @@ fn first_agent(draft: &mut Draft, settings: &Settings) -> Agent {
             .or_else(|| text("/name"))
             .or_else(|| text("/id")),
         model: text("/model/primary").or_else(|| text("/model")),
+        fallbacks: ["/model/fallbacks", "/model/fallback"]
+            .iter()
+            .find_map(|pointer| chosen.pointer(pointer).map(texts)),
         workspace: text("/workspace"),
+    }
+}
+
+/// A list of texts, or one text.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect(),
+        Value::String(text) => vec![text.clone()],
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
     }
 }
 

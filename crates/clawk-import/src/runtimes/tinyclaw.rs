@@ -6,8 +6,10 @@ use serde_json::json;
 
 use crate::ImportError;
 use crate::draft::{Draft, Member, fit};
-use crate::runtimes::{self, Runtime};
+use crate::providers::VendorChoice;
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::{Settings, first_file, text_of};
+use crate::source::SourcePath;
 use crate::{channels, emit, workspace};
 
 /// Short names of models in use there.
@@ -17,8 +19,8 @@ const SHORT: &[(&str, &str)] = &[
     ("haiku", "claude-haiku-4-5"),
 ];
 
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(Runtime::Tinyclaw, path, &["settings.json"])?;
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(Runtime::Tinyclaw, &["settings.json"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft {
         name: settings.text("workspace.name"),
@@ -28,7 +30,13 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
         .text("models.provider")
         .unwrap_or_else(|| "anthropic".to_owned());
     if let Some(model) = settings.text(&format!("models.{vendor}.model")) {
-        runtimes::models(&mut draft, &settings, "models", Some(&vendor), &[long(&model)]);
+        runtimes::models(
+            &mut draft,
+            &settings,
+            "models",
+            VendorChoice::Named(&vendor),
+            &[long(&model)],
+        );
     }
     let enabled = settings.list("channels.enabled");
     for name in settings.names("channels") {
@@ -40,7 +48,7 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
     channels::read_some(&mut draft, &settings, "channels", &on);
     draft.shell = true;
     draft.web = true;
-    let base = runtimes::workspace(&root, settings.text("workspace.path").as_deref());
+    let base = runtimes::workspace(&mut draft, &root, settings.text("workspace.path").as_deref());
     agents(&mut draft, &settings, &base)?;
     teams(&mut draft, &settings);
     workspace::read(&mut draft, &base)?;
@@ -57,7 +65,7 @@ fn long(model: &str) -> String {
 }
 
 /// One agent becomes the Claw itself; several become members.
-fn agents(draft: &mut Draft, settings: &Settings, base: &Path) -> Result<(), ImportError> {
+fn agents(draft: &mut Draft, settings: &Settings, base: &SourcePath) -> Result<(), ImportError> {
     let names = settings.names("agents");
     for name in &names {
         let here = format!("agents.{name}");
@@ -69,31 +77,32 @@ fn agents(draft: &mut Draft, settings: &Settings, base: &Path) -> Result<(), Imp
             .unwrap_or_else(|| "anthropic".to_owned());
         let model = settings.text(&format!("{here}.model")).map(|model| long(&model));
         let folder = settings.text(&format!("{here}.working_directory"));
-        let mut own = folder.map_or_else(
-            || base.join(name),
-            |folder| base.join(folder.trim_start_matches("~/")),
-        );
+        let named = folder.and_then(|folder| match folder.strip_prefix("~/") {
+            Some(rest) => Some(base.join(rest)),
+            None => base.place_named(Path::new(&folder)),
+        });
+        let mut own = named.unwrap_or_else(|| base.join(name));
         if !own.is_dir() {
             own = base.join(name);
         }
         let mut personality = settings
             .text(&format!("{here}.system_prompt"))
             .unwrap_or_default();
-        if let Some(file) = first_file(&own, &["AGENTS.md", "SOUL.md", ".tinyclaw/SOUL.md"]) {
+        if let Some(file) = first_file(&own, &["AGENTS.md", "SOUL.md", ".tinyclaw/SOUL.md"])? {
             personality = format!("{personality}\n\n{}", text_of(&file)?).trim().to_owned();
         }
         if personality.is_empty() {
             personality = format!("You are {title}.");
         }
         if let Some(model) = model {
-            runtimes::models(draft, settings, "models", Some(&vendor), &[model]);
+            runtimes::models(draft, settings, "models", VendorChoice::Named(&vendor), &[model]);
         }
         if names.len() == 1 {
             draft.says(name, &personality);
             draft.name.get_or_insert(title);
             continue;
         }
-        let member = fit(name);
+        let member = draft.free_member(&fit(name));
         let identity = json!({
             "claw": "0.3.0", "kind": "Identity", "metadata": {"name": member, "version": "0.1.0"},
             "spec": {"personality": personality, "autonomy": "supervised"},

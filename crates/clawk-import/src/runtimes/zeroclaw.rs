@@ -1,47 +1,20 @@
 //! ZeroClaw: `config.toml`, the workspace folder, scheduled jobs in `workspace/cron/jobs.db`.
 
-use std::path::Path;
-
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::runtimes::{self, Runtime};
+use crate::providers::{self, VendorChoice};
+use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
 use crate::{channels, tools, workspace};
 
-#[expect(clippy::too_many_lines, reason = "one section of the file after the other")]
-pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
-    let (root, file) = runtimes::main_file(Runtime::Zeroclaw, path, &["config.toml"])?;
+pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
+    let (root, file) = source.main_file(Runtime::Zeroclaw, &["config.toml"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft {
         name: settings.text("agent.name"),
         ..Draft::default()
     };
-    let vendor = settings
-        .text("default_provider")
-        .unwrap_or_else(|| "openrouter".to_owned());
-    // `custom:https://…/v1` names an endpoint of one's own.
-    let custom = vendor.split_once(':').map(|(_, url)| url.to_owned());
-    let model = settings.text("default_model").into_iter().collect::<Vec<_>>();
-    let key = settings.text("api_key");
-    let url = custom.or_else(|| settings.first(&["api_url", "base_url"]));
-    for model in &model {
-        let name = if url.is_some() { "custom" } else { vendor.as_str() };
-        // The whole name belongs to a router.
-        let plain = if name == "openrouter" {
-            format!("openrouter/{model}")
-        } else {
-            model.clone()
-        };
-        crate::providers::add(&mut draft, &plain, Some(name), &|name| {
-            let mut account = runtimes::account(&settings, "providers.models", name);
-            if account.key.is_none() {
-                account.key.clone_from(&key);
-                account.place = "config.toml: api_key".to_owned();
-            }
-            account.base_url = account.base_url.or_else(|| url.clone());
-            account
-        });
-    }
+    models(&mut draft, &settings);
     channels::read(&mut draft, &settings, "channels_config");
     channels::read(&mut draft, &settings, "channels");
     runtimes::autonomy(&mut draft, &settings, "autonomy");
@@ -61,16 +34,17 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
     draft.memory = settings
         .text("memory.backend")
         .is_none_or(|backend| backend != "none");
+    let chosen = chosen_agent(&settings);
     for name in settings.names("agents") {
         let place = settings.place(&format!("agents.{name}"));
         settings.take(&format!("agents.{name}"));
-        draft.report.left(
-            place,
-            "a sub-agent is a member of a Swarm here: add it to `swarm.agents`",
-        );
+        if chosen.as_ref() != Some(&name) {
+            let reason = "a sub-agent is a member of a Swarm here: add it to `swarm.agents`";
+            draft.report.left(place, reason);
+        }
     }
     tools::servers(&mut draft, &settings, "mcp.servers");
-    let folder = runtimes::workspace(&root, settings.text("workspace_dir").as_deref());
+    let folder = runtimes::workspace(&mut draft, &root, settings.text("workspace_dir").as_deref());
     workspace::read(&mut draft, &folder)?;
     let minutes = settings.number("heartbeat.interval_minutes").unwrap_or(30);
     if settings.flag("heartbeat.enabled") == Some(true) {
@@ -86,4 +60,88 @@ pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
     }
     runtimes::leave_rest(&mut draft, &settings);
     Ok(draft)
+}
+
+/// Older files name one provider and one model at the top; newer ones keep a table per vendor and alias, which an agent names.
+fn models(draft: &mut Draft, settings: &Settings) {
+    if let Some(agent) = chosen_agent(settings) {
+        let named = settings.text(&format!("agents.{agent}.model_provider"));
+        let mut wanted: Vec<String> = named.into_iter().collect();
+        wanted.extend(settings.list(&format!("agents.{agent}.fallback_providers")));
+        for reference in wanted {
+            slot(draft, settings, &reference);
+        }
+        return unused_slots(draft, settings);
+    }
+    let Some(model) = settings.text("default_model") else {
+        return;
+    };
+    let vendor = settings
+        .text("default_provider")
+        .unwrap_or_else(|| "openrouter".to_owned());
+    let key = settings.text("api_key");
+    // `custom:https://…/v1` names an endpoint of one's own.
+    let custom = vendor.split_once(':').map(|(_, url)| url.to_owned());
+    let dialect = vendor
+        .starts_with("anthropic-custom:")
+        .then(|| "anthropic".to_owned());
+    let url = custom.or_else(|| settings.first(&["api_url", "base_url"]));
+    let name = if url.is_some() { "custom" } else { vendor.as_str() };
+    providers::add(draft, &model, VendorChoice::Named(name), &|name| {
+        let mut account = runtimes::account(settings, "providers.models", name);
+        if account.key.is_none() {
+            account.key.clone_from(&key);
+            account.place = "config.toml: api_key".to_owned();
+        }
+        account.base_url = account.base_url.or_else(|| url.clone());
+        account.dialect = account.dialect.or_else(|| dialect.clone());
+        account
+    });
+}
+
+/// The agent of a newer file: `default`, else the first that names its model by vendor and alias.
+fn chosen_agent(settings: &Settings) -> Option<String> {
+    let names = settings.names("agents");
+    let has_model = |name: &&String| settings.look(&format!("agents.{name}.model_provider")).is_some();
+    let mut having = names.iter().filter(has_model);
+    having
+        .clone()
+        .find(|name| *name == "default")
+        .or_else(|| having.next())
+        .cloned()
+}
+
+/// `[providers.models.VENDOR.ALIAS]`, referred to as `VENDOR.ALIAS`.
+fn slot(draft: &mut Draft, settings: &Settings, reference: &str) {
+    let at = format!("providers.models.{reference}");
+    let (vendor, _) = reference.split_once('.').unwrap_or((reference, ""));
+    let Some(model) = settings.text(&format!("{at}.model")) else {
+        return draft
+            .report
+            .left(format!("config.toml: {at}"), "no model is named there");
+    };
+    let (above, alias) = at.rsplit_once('.').unwrap_or(("providers.models", reference));
+    let found = runtimes::account(settings, above, alias);
+    let reserved = settings.flag(&format!("{at}.requires_openai_auth")) == Some(true)
+        || settings.text(&format!("{at}.auth_mode")).as_deref() == Some("oauth");
+    let vendor = if reserved { "openai-codex" } else { vendor };
+    providers::add(draft, &model, VendorChoice::Named(vendor), &|_| found.clone());
+}
+
+/// Tables that no agent named: their keys would be found nowhere in the new files.
+fn unused_slots(draft: &mut Draft, settings: &Settings) {
+    for vendor in settings.names("providers.models") {
+        for alias in settings.names(&format!("providers.models.{vendor}")) {
+            let at = format!("providers.models.{vendor}.{alias}");
+            if settings.look(&format!("{at}.api_key")).is_some()
+                && !settings.is_taken(&format!("{at}.api_key"))
+            {
+                let place = settings.place(&at);
+                draft
+                    .report
+                    .left(place, "no model of the agent uses this account");
+                settings.take(&at);
+            }
+        }
+    }
 }

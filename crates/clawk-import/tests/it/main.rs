@@ -2,6 +2,14 @@
 //! secret of it is in any new file.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests read and write folders of their own"
+)]
+
+mod forms;
+mod links;
+mod vendors;
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +12,8 @@ use clap::builder::PossibleValue;
 use clawk_import::{Import, Runtime};
 use serde_json::json;
 
+use crate::cmd::validate::check_document;
+use crate::config::Config;
 use crate::out::{self, Format};
 
 /// Flags of `clawk import`.
@@ -70,7 +72,7 @@ impl ValueEnum for From {
     }
 }
 
-/// Reads, writes the new folder, says what did not come over.
+/// Reads, writes the new folder, says what did not come over. The folder appears whole and valid, or not at all.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let runtime = args.from.0;
     let target = args.output.clone().unwrap_or_else(|| PathBuf::from("imported"));
@@ -81,11 +83,80 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let import = clawk_import::import(runtime, &args.path)?;
+    let staged = StagedFolder::beside(&target)?;
     for (name, content) in &import.files {
-        write(&target.join(name), content)?;
+        write(&staged.folder.join(name), content)?;
     }
+    check(&staged.folder.join("claw.yaml"))?;
+    staged.move_into_place()?;
     tell(args, &target, &import)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was written is what `clawk validate` takes.
+fn check(manifest: &Path) -> Result<()> {
+    let config = Config::load(None, Some(manifest))
+        .context("the imported `clawk.toml` is not valid; nothing was written")?;
+    let loaded = check_document(manifest, &config)?;
+    if loaded.is_valid() {
+        return Ok(());
+    }
+    let errors = loaded.report().errors;
+    let errors: Vec<String> = errors
+        .iter()
+        .map(|error| {
+            format!(
+                "  {}: {}",
+                out::harmless(&error.path),
+                out::harmless(&error.message)
+            )
+        })
+        .collect();
+    bail!(
+        "the imported agent is not valid, so nothing was written; please report this as a fault of the import:\n{}",
+        errors.join("\n")
+    )
+}
+
+/// A folder beside the wanted one, which takes its place by one step; until then it is removed with all that is in it.
+struct StagedFolder {
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl StagedFolder {
+    fn beside(target: &Path) -> Result<Self> {
+        // A link to an empty folder is replaced where it leads.
+        let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned()); // silent-ok: it is not there yet
+        let parent = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            Some(_) | None => PathBuf::from("."),
+        };
+        let name = target.file_name().context("`--output` names no folder")?;
+        fs::create_dir_all(&parent).with_context(|| format!("can't make `{}`", parent.display()))?;
+        let folder = parent.join(format!(
+            ".{}.import-{}",
+            name.to_string_lossy(),
+            std::process::id()
+        ));
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .with_context(|| format!("can't make `{}`", folder.display()))?;
+        Ok(Self { folder, target })
+    }
+
+    /// An empty folder of the wanted name is replaced; one that is not empty any more stays as it is.
+    fn move_into_place(self) -> Result<()> {
+        fs::rename(&self.folder, &self.target)
+            .with_context(|| format!("can't write `{}`; nothing was written", self.target.display()))
+    }
+}
+
+impl Drop for StagedFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder); // silent-ok: it was moved, or what is left of it is named by its error
+    }
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<()> {

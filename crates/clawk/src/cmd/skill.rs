@@ -189,12 +189,7 @@ fn import(
     let tools: Option<BTreeSet<String>> =
         agent.map(|agent| agent.tools.iter().map(|tool| tool.name.clone()).collect());
     let skill = clawk_import::skill(folder, &file, tools.as_ref())?;
-    let mut written = Vec::new();
-    for (below, content) in &skill.files {
-        write(&shelf.join(below), content)?;
-        written.push(shelf.join(below));
-    }
-    write(&file, skill.skill.as_bytes())?;
+    let written = write_all(&skill, &shelf, &file)?;
     match format {
         Format::Json => out::json(&json!({
             "skill": skill.name, "file": file, "agent": found, "tools": skill.tools, "config": skill.config,
@@ -203,6 +198,26 @@ fn import(
         Format::Human => told(&skill, &file, found.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes every file, or none: what was written before an error is removed again. Says where the files beside the Skill are.
+fn write_all(skill: &SkillImport, shelf: &Path, file: &Path) -> Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    let beside = skill
+        .files
+        .iter()
+        .map(|(below, content)| (shelf.join(below), content.as_slice()));
+    for (path, content) in beside.chain([(file.to_owned(), skill.skill.as_bytes())]) {
+        if let Err(error) = write(&path, content) {
+            for path in &written {
+                let _ = fs::remove_file(path); // silent-ok: the error that is returned says what went wrong
+            }
+            return Err(error);
+        }
+        written.push(path);
+    }
+    written.pop();
+    Ok(written)
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<()> {

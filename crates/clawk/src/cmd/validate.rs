@@ -42,13 +42,7 @@ Examples:
 /// Reads the file and prints what was found. Exit code 1: it is not valid.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let config = Config::load(config, Some(&args.file))?.outside(args.outside);
-    let options = options(&config);
-    let mut loaded = validate(&args.file, &options);
-    mounts(&mut loaded, &args.file, &config)?;
-    policies(&mut loaded, &args.file, (&options, &config));
-    if let Some(manifest) = &loaded.manifest {
-        loaded.diagnostics.extend(lacks::of(manifest, &config));
-    }
+    let loaded = check_document(&args.file, &config)?;
     let warned = loaded
         .diagnostics
         .iter()
@@ -77,6 +71,18 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Everything that is wrong with a document, beside this configuration.
+pub(crate) fn check_document(file: &Path, config: &Config) -> Result<Loaded> {
+    let options = options(config);
+    let mut loaded = validate(file, &options);
+    mounts(&mut loaded, file, config)?;
+    policies(&mut loaded, file, (&options, config));
+    if let Some(manifest) = &loaded.manifest {
+        loaded.diagnostics.extend(lacks::of(manifest, config));
+    }
+    Ok(loaded)
 }
 
 /// A writable mount in a folder that a start reads, and stores that are open to everybody.

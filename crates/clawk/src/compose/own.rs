@@ -101,7 +101,9 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     for provider in &manifest.providers {
         let script = ["script:", "file:", AUTO]
             .iter()
-            .find_map(|scheme| provider.endpoint.strip_prefix(scheme));
+            .find_map(|scheme| provider.endpoint.strip_prefix(scheme))
+            // `auto:` alone names no script, and so not the whole folder.
+            .filter(|path| !path.trim_matches('/').is_empty());
         read.extend(script.map(|path| manifest.dir.join(path.strip_prefix("//").unwrap_or(path))));
     }
     read

@@ -76,3 +76,45 @@ fn the_sample_of_each_runtime_validates_says_what_is_missing_and_starts() {
         assert!(server.end().success(), "{name}");
     }
 }
+
+/// The new folder is whole and valid, or it is not there.
+#[test]
+fn a_folder_that_can_not_be_written_whole_is_not_written() {
+    let agent = Agent::new();
+    let old = agent.path("old");
+    std::fs::create_dir_all(&old).unwrap();
+    std::fs::write(
+        old.join("openclaw.json"),
+        r#"{"agents": {"defaults": {"model": "openai/gpt-5"}}}"#,
+    )
+    .unwrap();
+    let old = old.to_str().unwrap().to_owned();
+    // An empty folder is replaced; one with something in it stays as it is.
+    std::fs::create_dir(agent.path("empty")).unwrap();
+    agent
+        .clawk(["import", "openclaw", old.as_str(), "--output", "empty"])
+        .assert()
+        .success();
+    assert!(agent.path("empty/claw.yaml").is_file());
+    let again = agent
+        .clawk(["import", "openclaw", old.as_str(), "--output", "empty"])
+        .assert()
+        .failure();
+    assert!(String::from_utf8_lossy(&again.get_output().stderr).contains("is not empty"));
+    // A configuration that can't be read leaves nothing, also not beside the folder.
+    std::fs::write(agent.path("old/openclaw.json"), "{").unwrap();
+    agent
+        .clawk(["import", "openclaw", old.as_str(), "--output", "none"])
+        .assert()
+        .failure();
+    let names: Vec<String> = std::fs::read_dir(agent.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(
+        !names
+            .iter()
+            .any(|name| name.contains("none") || name.contains("import-")),
+        "{names:?}"
+    );
+}

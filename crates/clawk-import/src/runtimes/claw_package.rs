@@ -1,0 +1,245 @@
+//! OpenClaw's portable package of one agent: `CLAW.md` (or a JSON file) with what it declares, beside the files that it names.
+//!
+//! The manifest's first part says who the agent is and what it needs; the text below it is the agent's prompt. A package carries
+//! no model, no credential and no channel.
+
+use std::path::{Component, Path};
+
+use serde_json::Value;
+
+use crate::ImportError;
+use crate::draft::Draft;
+use crate::runtimes;
+use crate::settings::{Settings, text_of, yaml_value};
+use crate::source::SourcePath;
+use crate::{jobs, tools, workspace};
+
+/// The manifest that people write.
+pub(super) const MANIFEST: &str = "CLAW.md";
+/// Names the manifest where it is called otherwise.
+pub(super) const PACKAGE: &str = "package.json";
+/// Settings for OpenClaw alone.
+const PROFILES: &[&str] = &["profiles/openclaw.yml", "profiles/openclaw.yaml"];
+/// Files that are read into the prompt or the context; all others are copied.
+const PROMPT_FILES: &[&str] = &["IDENTITY.md", "SOUL.md", "AGENTS.md"];
+const CONTEXT_FILES: &[&str] = &["USER.md", "MEMORY.md", "TOOLS.md"];
+/// Bytes of one file that is copied.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// The manifest of a package, and the prompt below it.
+#[derive(Debug)]
+pub(super) struct ClawPackage {
+    file: String,
+    settings: Settings,
+    prompt: String,
+}
+
+/// Reads `file` as a package's manifest, or as the `package.json` that names it; nothing if it is neither.
+pub(super) fn open(root: &SourcePath, file: &SourcePath) -> Result<Option<ClawPackage>, ImportError> {
+    let name = file.file_name();
+    if name == PACKAGE {
+        let settings = Settings::read(file)?;
+        let Some(named) = settings.text("openclaw.claw") else {
+            return Err(ImportError::NotThere {
+                runtime: "OpenClaw",
+                path: root.shown(),
+                looked_for: "`openclaw.json`, `CLAW.md`, `openclaw.claw` in `package.json`".to_owned(),
+            });
+        };
+        return open(root, &root.join(named));
+    }
+    if file.has_extension("md") {
+        return markdown(file, &name).map(Some);
+    }
+    let settings = Settings::read(file)?;
+    let is_package = settings.look("schemaVersion").is_some() && settings.look("agent.id").is_some();
+    Ok(is_package.then(|| ClawPackage {
+        file: name,
+        settings,
+        prompt: String::new(),
+    }))
+}
+
+fn markdown(file: &SourcePath, name: &str) -> Result<ClawPackage, ImportError> {
+    let text = text_of(file)?;
+    let malformed = |cause: String| ImportError::Malformed {
+        path: file.shown(),
+        format: "YAML",
+        cause,
+    };
+    let text = text.replace("\r\n", "\n");
+    let parts = text.strip_prefix("---\n").and_then(|rest| {
+        rest.split_once("\n---\n")
+            .or_else(|| Some((rest.strip_suffix("\n---")?, "")))
+    });
+    let Some((front, prompt)) = parts else {
+        return Err(malformed(
+            "it does not begin with a part between two lines of `---`".to_owned(),
+        ));
+    };
+    let root = yaml_value(front).map_err(malformed)?;
+    Ok(ClawPackage {
+        file: name.to_owned(),
+        settings: Settings::of_value(name, root),
+        prompt: prompt.to_owned(),
+    })
+}
+
+/// Gathers the agent of a package.
+pub(super) fn read(root: &SourcePath, package: ClawPackage) -> Result<Draft, ImportError> {
+    let settings = &package.settings;
+    let mut draft = Draft {
+        name: settings.first(&["agent.id", "agent.name"]),
+        memory: true,
+        shell: true,
+        web: true,
+        ..Draft::default()
+    };
+    if settings
+        .text("schema_version")
+        .is_some_and(|version| version != "1")
+    {
+        let reason = "only version 1 of the package's form is known here; what it says was read as that";
+        draft
+            .report
+            .left(format!("{}: schemaVersion", package.file), reason);
+    }
+    settings.take("agent.name");
+    settings.take("agent.description");
+    draft.says(&package.file, &package.prompt);
+    if !package.prompt.trim().is_empty() {
+        let carried = format!("the text of `{}` as the identity's personality", package.file);
+        draft.report.carried(carried);
+    }
+    allowed_tools(&mut draft, settings);
+    let profile = PROFILES
+        .iter()
+        .map(|name| root.join(name))
+        .find(SourcePath::is_file);
+    if let Some(profile) = profile {
+        let profile = Settings::read(&profile)?;
+        profile.take("schemaVersion");
+        allowed_tools(&mut draft, &profile);
+        extensions(&mut draft, &profile, "extensions");
+        runtimes::leave_rest(&mut draft, &profile);
+    }
+    files(&mut draft, root, settings)?;
+    extensions(&mut draft, settings, "packages");
+    tools::servers(&mut draft, settings, "mcpServers");
+    if let Some(list) = settings.take("cronJobs") {
+        jobs::from_json(&mut draft, &package.file, list);
+    }
+    workspace::skills(&mut draft, &root.join("skills"))?;
+    if root.join("BOOTSTRAP.md").is_file() {
+        draft
+            .report
+            .left("BOOTSTRAP.md", "it tells the old runtime how to set an agent up");
+    }
+    runtimes::leave_rest(&mut draft, settings);
+    Ok(draft)
+}
+
+/// What the package narrows is narrowed here too; what it grants is asked for all the same.
+fn allowed_tools(draft: &mut Draft, settings: &Settings) {
+    let allow = settings.list("agent.tools.allow");
+    let deny = settings.list("agent.tools.deny");
+    let has = |names: &[&str]| {
+        let listed = |list: &[String]| list.iter().any(|word| names.contains(&word.as_str()));
+        (allow.is_empty() || listed(&allow)) && !listed(&deny)
+    };
+    draft.shell &= has(&["exec", "bash", "process", "group:runtime", "*"]);
+    draft.web &= has(&["web_fetch", "web_search", "group:web", "*"]);
+    settings.take("agent.tools.fs.workspace_only");
+}
+
+/// `workspace.bootstrapFiles` and `workspace.files`: each has a source in the package and a name in the agent's folder.
+fn files(draft: &mut Draft, root: &SourcePath, settings: &Settings) -> Result<(), ImportError> {
+    for target in settings.names("workspace.bootstrap_files") {
+        let path = format!("workspace.bootstrap_files.{target}");
+        // A file's name has dots, which paths of members have, too: its source is read from the value.
+        let listed = settings
+            .look("workspace.bootstrap_files")
+            .and_then(Value::as_object);
+        let source = listed.and_then(|files| files.get(&target)).and_then(source_of);
+        file(draft, root, &FileWanted { source, target, path })?;
+    }
+    settings.take("workspace.bootstrap_files");
+    let listed = settings.take("workspace.files").and_then(Value::as_array);
+    for (number, entry) in listed.into_iter().flatten().enumerate() {
+        let source = source_of(entry);
+        let target = entry.get("path").and_then(Value::as_str).map(str::to_owned);
+        let target = target.or_else(|| source.clone()).unwrap_or_default();
+        let path = format!("workspace.files.{number}");
+        file(draft, root, &FileWanted { source, target, path })?;
+    }
+    Ok(())
+}
+
+/// One file of a package.
+struct FileWanted {
+    /// Its path in the package.
+    source: Option<String>,
+    /// Its path in the agent's folder.
+    target: String,
+    /// Where the manifest says so.
+    path: String,
+}
+
+fn source_of(entry: &Value) -> Option<String> {
+    let text = entry.as_str().or_else(|| entry.get("source")?.as_str())?;
+    Some(text.to_owned())
+}
+
+fn file(draft: &mut Draft, root: &SourcePath, wanted: &FileWanted) -> Result<(), ImportError> {
+    let setting = format!("{MANIFEST}: {}", wanted.path);
+    let Some(source) = wanted.source.as_ref().map(|source| root.join(source)) else {
+        draft.report.left(setting, "it names no `source`");
+        return Ok(());
+    };
+    let inside = Path::new(&wanted.target)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if wanted.target.is_empty() || !inside {
+        draft
+            .report
+            .left(setting, "its `path` does not lie in the agent's folder");
+        return Ok(());
+    }
+    if !source.is_file() {
+        draft.report.left(setting, "there is no such file in the package");
+        return Ok(());
+    }
+    let target = wanted.target.as_str();
+    if target == "HEARTBEAT.md" {
+        draft.report.left(
+            setting,
+            "a package names no interval: add a `cron` channel for it",
+        );
+    } else if PROMPT_FILES.contains(&target) {
+        draft.says(target, &text_of(&source)?);
+        draft
+            .report
+            .carried(format!("`{target}` as part of the identity's personality"));
+    } else if CONTEXT_FILES.contains(&target) {
+        draft.context.insert(target.to_owned(), text_of(&source)?);
+        draft.report.carried(format!("`{target}` as a context file"));
+    } else {
+        draft.files.push((target.into(), source.read(MAX_FILE_BYTES)?));
+        draft.report.carried(format!("the file `{target}`"));
+    }
+    Ok(())
+}
+
+/// Skills and plugins that a registry has: nothing is fetched.
+fn extensions(draft: &mut Draft, settings: &Settings, at: &str) {
+    let listed = settings.take(at).and_then(Value::as_array);
+    for entry in listed.into_iter().flatten() {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let reason = match text("kind") {
+            "skill" => "fetch it yourself, read it, and take it over with `clawk skill import FOLDER`",
+            _ => "clawk has no plugins: an MCP server or a skill can bring what it brought",
+        };
+        let setting = format!("{} `{}` {}", text("kind"), text("ref"), text("version"));
+        draft.report.left(setting.trim(), reason);
+    }
+}

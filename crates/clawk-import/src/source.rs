@@ -1,0 +1,364 @@
+//! Reading beneath the old runtime's folder: one opener, and no link is followed.
+//!
+//! A folder to be imported may come from anybody. A link in it would read another file of this machine into the new agent, so
+//! every component below the root is opened without following links, and each link that was met is named in the report.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+
+use crate::ImportError;
+
+/// Files below one folder that are looked at.
+const MAX_FILES: usize = 2_000;
+
+/// An open folder. What is read lies beneath it.
+#[derive(Debug)]
+struct SourceRoot {
+    folder: OwnedFd,
+    path: PathBuf,
+}
+
+/// Links that were met and not followed, shared by all roots of one import.
+type SkippedLinks = Rc<RefCell<BTreeSet<PathBuf>>>;
+
+/// A place beneath an open folder. It need not exist.
+#[derive(Debug, Clone)]
+pub(crate) struct SourcePath {
+    root: Rc<SourceRoot>,
+    below: PathBuf,
+    links: SkippedLinks,
+}
+
+/// What a place holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SourceKind {
+    File,
+    Folder,
+    Link,
+    Other,
+    Missing,
+}
+
+impl SourcePath {
+    /// Opens the folder that a person named. Links in the name itself are the person's own.
+    ///
+    /// # Errors
+    /// It is not a folder, or it can't be opened.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one opener: the root is what a person named"
+    )]
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let path = std::fs::canonicalize(path)?;
+        let folder = rustix::fs::openat(CWD, &path, folder_flags() - OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self {
+            root: Rc::new(SourceRoot { folder, path }),
+            below: PathBuf::new(),
+            links: SkippedLinks::default(),
+        })
+    }
+
+    /// A person's word for a folder or for a file in it: the folder, and the file's name.
+    pub(crate) fn open_named(path: &Path) -> io::Result<(Self, Option<OsString>)> {
+        match Self::open(path) {
+            Ok(folder) => Ok((folder, None)),
+            Err(error) => {
+                let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
+                    return Err(error);
+                };
+                let parent = if parent.as_os_str().is_empty() {
+                    Path::new(".")
+                } else {
+                    parent
+                };
+                Ok((Self::open(parent)?, Some(name.to_owned())))
+            }
+        }
+    }
+
+    /// A place named by a configuration: beneath this root where it lies there, else beneath `/`. Neither follows a link.
+    pub(crate) fn place_named(&self, path: &Path) -> Option<Self> {
+        if !path.is_absolute() {
+            return Some(self.join(path));
+        }
+        if let Ok(below) = path.strip_prefix(&self.root.path) {
+            return Some(self.root_itself().join(below));
+        }
+        let mut whole = Self::open(Path::new("/")).ok()?; // silent-ok: no root, no such place
+        whole.links = Rc::clone(&self.links);
+        let below: PathBuf = path
+            .components()
+            .filter(|part| *part != Component::RootDir)
+            .collect();
+        Some(whole.join(below))
+    }
+
+    fn root_itself(&self) -> Self {
+        Self {
+            below: PathBuf::new(),
+            ..self.clone()
+        }
+    }
+
+    /// A place further below. A name that leads upward, or begins at the root of the machine, is never found.
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
+        let mut below = self.below.clone();
+        for part in name.as_ref().components() {
+            match part {
+                Component::CurDir => {}
+                Component::Normal(part) => below.push(part),
+                Component::ParentDir | Component::RootDir | Component::Prefix(_) => below.push(".."),
+            }
+        }
+        Self {
+            below,
+            ..self.clone()
+        }
+    }
+
+    /// The folder that the root lies in, where it has one. It is a name, nothing is opened.
+    pub(crate) fn above_root(&self) -> Option<&Path> {
+        self.root.path.parent()
+    }
+
+    /// Whether `other` lies beneath the same root.
+    pub(crate) fn shares_root(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.root, &other.root)
+    }
+
+    /// The whole path, for people.
+    pub(crate) fn shown(&self) -> PathBuf {
+        self.root.path.join(&self.below)
+    }
+
+    /// The path below the root, for people.
+    pub(crate) fn shown_below_root(&self) -> String {
+        self.below.to_string_lossy().into_owned()
+    }
+
+    /// The path relative to `base`, which it was joined from.
+    pub(crate) fn relative_to(&self, base: &Self) -> PathBuf {
+        self.below
+            .strip_prefix(&base.below)
+            .unwrap_or(&self.below)
+            .to_owned()
+    }
+
+    /// The last word of the path.
+    pub(crate) fn file_name(&self) -> String {
+        let name = self.below.file_name().or_else(|| self.root.path.file_name());
+        name.map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+
+    /// The last word without its extension.
+    pub(crate) fn file_stem(&self) -> String {
+        let stem = self.below.file_stem().or_else(|| self.root.path.file_name());
+        stem.map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+
+    /// Whether its name ends so.
+    pub(crate) fn has_extension(&self, wanted: &str) -> bool {
+        self.below
+            .extension()
+            .is_some_and(|extension| extension == wanted)
+    }
+
+    /// An ordinary file, reached without a link.
+    pub(crate) fn is_file(&self) -> bool {
+        self.kind() == SourceKind::File
+    }
+
+    /// A folder, reached without a link.
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind() == SourceKind::Folder
+    }
+
+    /// A link stands here, or on the way here.
+    pub(crate) fn is_link(&self) -> bool {
+        self.kind() == SourceKind::Link
+    }
+
+    /// The whole content.
+    ///
+    /// # Errors
+    /// It is a link, not an ordinary file, can't be read, or is larger than `limit` bytes.
+    pub(crate) fn read(&self, limit: u64) -> Result<Vec<u8>, ImportError> {
+        if self.is_link() {
+            return Err(ImportError::Link { path: self.shown() });
+        }
+        let failed = |cause| ImportError::Read {
+            path: self.shown(),
+            cause,
+        };
+        let file = File::from(self.open_file().map_err(failed)?);
+        let mut bytes = Vec::new();
+        file.take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
+            return Err(ImportError::TooLarge {
+                path: self.shown(),
+                limit,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// Whether its owner, its group or anybody may run it.
+    pub(crate) fn is_executable(&self) -> bool {
+        self.open_file()
+            .and_then(|file| Ok(rustix::fs::fstat(&file)?))
+            .is_ok_and(|stat| stat.st_mode & 0o111 != 0)
+    }
+
+    /// What lies in the folder, sorted by name; nothing if it is not a folder.
+    pub(crate) fn entries(&self) -> Vec<Self> {
+        // Notes a link that stands here.
+        if !self.is_dir() {
+            return Vec::new();
+        }
+        let Ok(folder) = self.open_folder() else {
+            return Vec::new();
+        }; // silent-ok: a folder that is not there holds nothing
+        let Ok(listing) = Dir::read_from(&folder) else {
+            return Vec::new();
+        }; // silent-ok: as above
+        let mut names: Vec<OsString> = listing
+            .flatten()
+            .map(|entry| os_name(entry.file_name().to_bytes()))
+            .filter(|name| name != "." && name != "..")
+            .collect();
+        names.sort();
+        names.into_iter().map(|name| self.join(name)).collect()
+    }
+
+    /// Ordinary files below, sorted; hidden ones are not read.
+    pub(crate) fn files_below(&self) -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut open = vec![self.clone()];
+        while let Some(next) = open.pop() {
+            for entry in next.entries() {
+                if entry.file_name().starts_with('.') {
+                    continue;
+                }
+                match entry.kind() {
+                    SourceKind::Folder => open.push(entry),
+                    SourceKind::File => found.push(entry),
+                    SourceKind::Link | SourceKind::Other | SourceKind::Missing => {}
+                }
+            }
+            if found.len() > MAX_FILES {
+                break;
+            }
+        }
+        found.sort_by(|one, other| one.below.cmp(&other.below));
+        found.truncate(MAX_FILES);
+        found
+    }
+
+    /// Links that stood in the way of any place of this import, as people would name them.
+    pub(crate) fn skipped_links(&self) -> Vec<PathBuf> {
+        self.links.borrow().iter().cloned().collect()
+    }
+
+    fn kind(&self) -> SourceKind {
+        if !self.leads_down() {
+            return SourceKind::Missing;
+        }
+        let Some((parent, name)) = self.parent_and_name() else {
+            return SourceKind::Folder;
+        };
+        let parent = match parent.open_folder() {
+            Ok(parent) => parent,
+            Err(_) if parent.link_on_the_way() => return SourceKind::Link,
+            Err(_) => return SourceKind::Missing, // silent-ok: what can't be reached is not there
+        };
+        self.kind_in(parent.as_fd(), name)
+    }
+
+    fn kind_in(&self, parent: BorrowedFd<'_>, name: &OsStr) -> SourceKind {
+        // silent-ok: what has no facts is not there
+        let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            return SourceKind::Missing;
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => SourceKind::File,
+            FileType::Directory => SourceKind::Folder,
+            FileType::Symlink => {
+                self.links.borrow_mut().insert(self.shown());
+                SourceKind::Link
+            }
+            _ => SourceKind::Other,
+        }
+    }
+
+    /// Whether a component of this very path is a link.
+    fn link_on_the_way(&self) -> bool {
+        match self.parent_and_name() {
+            None => false,
+            Some((parent, _)) => self.kind() == SourceKind::Link || parent.link_on_the_way(),
+        }
+    }
+
+    /// The folder above, and the name in it; none for the root itself.
+    fn parent_and_name(&self) -> Option<(Self, &OsStr)> {
+        let name = self.below.file_name()?;
+        let parent = Self {
+            below: self.below.parent().unwrap_or(Path::new("")).to_owned(),
+            ..self.clone()
+        };
+        Some((parent, name))
+    }
+
+    /// Whether every component is a name.
+    fn leads_down(&self) -> bool {
+        let mut parts = self.below.components();
+        parts.all(|part| matches!(part, Component::Normal(_)))
+    }
+
+    /// Every component is opened by itself, in the one before, without following a link.
+    fn open_folder(&self) -> io::Result<OwnedFd> {
+        let mut folder = self.root.folder.try_clone()?;
+        for part in self.below.components() {
+            let Component::Normal(name) = part else {
+                return Err(io::Error::from(io::ErrorKind::InvalidInput));
+            };
+            folder = rustix::fs::openat(&folder, name, folder_flags(), Mode::empty())?;
+        }
+        Ok(folder)
+    }
+
+    fn open_file(&self) -> io::Result<OwnedFd> {
+        let (parent, name) = self
+            .parent_and_name()
+            .filter(|_| self.leads_down())
+            .ok_or(io::Error::from(io::ErrorKind::IsADirectory))?;
+        let parent = parent.open_folder()?;
+        // Without blocking: a pipe put there must not hold the import.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(file),
+            _ => Err(io::Error::other("it is not an ordinary file")),
+        }
+    }
+}
+
+fn folder_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn os_name(bytes: &[u8]) -> OsString {
+    use std::os::unix::ffi::OsStringExt as _;
+    OsString::from_vec(bytes.to_vec())
+}
