@@ -1,13 +1,15 @@
 //! Where the text in files came from (R46): what a call wrote while its context held text of the web, of another agent or of an
 //! untrusted memory stays known as such, so that a file washes nothing clean.
 //!
-//! A content is known by its digest, under whatever name it is found. A file that somebody changed outside of the agent is known by
+//! The names that such a call gave, its links' targets and the attributes that it set are known by their paths. A content is known by its digest, under whatever name it is found. A file that somebody changed outside of the agent is known by
 //! the wording that is left of what the call wrote. The record lies in the state, where no tool can change it.
 
 mod around;
 mod kept;
+mod left;
 mod prints;
 mod reach;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Read as _};
@@ -24,16 +26,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::runner::Binding;
 use crate::undo::Place;
-use crate::undo::look::{self, Look, Seen, State};
+use crate::undo::look::{self, Seen};
 pub(crate) use around::{after, before, mark, marked};
 use kept::{Line, Record, Where};
-use reach::{Reach, Reads, Writes};
+use reach::{Reach, Reads, Writes, outermost};
+use walk::{Entry, HashBudget, Walk, missing_of};
 
-/// Entries of what a call can read or write that are looked at one by one. Of more than that, everything known counts.
-const MAX_ENTRIES: usize = 50_000;
-/// Files and bytes that a call changed and that are looked at one by one; more of them are known by the time of their change.
-const MAX_CHANGED: usize = 5_000;
-const MAX_CHANGED_BYTES: u64 = 256 << 20;
 /// Bytes of a file whose wording is known again.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// Digests that are remembered between calls.
@@ -60,6 +58,8 @@ pub(crate) struct Open {
     writes: Writes,
     since_ns: i64,
     before: BTreeMap<PathBuf, Seen>,
+    /// The folders that were not there, above the one file that it writes, and that file.
+    missing: Vec<PathBuf>,
     /// The wording that stood there already, which is not the call's.
     wording: BTreeSet<u32>,
     /// It could not be looked at before, so what was changed is known by the time.
@@ -104,14 +104,34 @@ impl Origins {
     /// It can't be kept that the call begins, so the call must not.
     fn before(&self, binding: &Binding, asked: &Asked) -> io::Result<Option<Open>> {
         let reach = Reach::of(binding, asked);
-        let read = self.readable(&reach.reads, &asked.workdir);
         let mut origins = asked.origins.clone();
+        let walk = Walk::of(&self.walked(&reach, !origins.is_empty()), &self.state);
+        let read = self.readable_of(&reach.reads, &walk, &asked.workdir);
         origins.extend(read.values().flatten().cloned());
         asked.sources.tell(read);
-        self.begin(&asked.call, reach.writes, origins)
+        self.begin(&asked.call, reach.writes, origins, &walk)
     }
 
-    fn begin(&self, call: &str, writes: Writes, origins: BTreeSet<String>) -> io::Result<Option<Open>> {
+    /// The folders that are walked through, once for what is read there and what is written there.
+    fn walked(&self, reach: &Reach, writes: bool) -> Vec<PathBuf> {
+        let mut trees = Vec::new();
+        if let (Reads::Trees(reads), false) = (&reach.reads, self.is_empty()) {
+            trees.extend(reads.iter().cloned());
+        }
+        // With something known, it may be read, and written again.
+        if let (Writes::Trees(written), true) = (&reach.writes, writes || !self.is_empty()) {
+            trees.extend(written.iter().cloned());
+        }
+        outermost(trees)
+    }
+
+    fn begin(
+        &self,
+        call: &str,
+        writes: Writes,
+        origins: BTreeSet<String>,
+        walk: &Walk,
+    ) -> io::Result<Option<Open>> {
         let clean = origins.is_empty();
         match &writes {
             Writes::Nothing => return Ok(None),
@@ -122,29 +142,31 @@ impl Origins {
             Writes::Trees(_) | Writes::Everything if clean => return Ok(None),
             Writes::File { .. } | Writes::Trees(_) | Writes::Everything => {}
         }
-        let since_ns = now_ns();
         let mut open = Open {
             call: call.to_owned(),
             origins,
-            since_ns,
+            since_ns: now_ns(),
             before: BTreeMap::new(),
+            missing: Vec::new(),
             wording: BTreeSet::new(),
             blind: false,
             writes,
         };
         match &open.writes {
             Writes::File { place, .. } => {
-                let look = look::at(place)?;
-                // What a marked file holds already stays marked.
-                let fresh = self.of_look(place, &look)?.is_empty();
-                if let Some(bytes) = fresh.then(|| text_of(place, &look)).flatten() {
-                    open.wording = prints::of(&bytes).unwrap_or_default();
+                open.missing = missing_of(place);
+                if let Some(entry) = Entry::at(place)? {
+                    // What a marked file holds already stays marked.
+                    let fresh = self.of_entry(&entry, &mut HashBudget::default())?.is_empty();
+                    if let Some(bytes) = fresh.then(|| text_of(&entry)).flatten() {
+                        open.wording = prints::of(&bytes).unwrap_or_default();
+                    }
+                    open.before.insert(place.clone(), entry.seen);
                 }
-                open.before.insert(place.clone(), look.seen);
             }
-            Writes::Trees(trees) => match files(trees, &self.state) {
-                Some(files) => {
-                    open.before = files.into_iter().map(|(path, look)| (path, look.seen)).collect();
+            Writes::Trees(trees) => match walk.below(trees) {
+                Some(entries) => {
+                    open.before = entries.map(|entry| (entry.path.clone(), entry.seen)).collect();
                 }
                 None => open.blind = true,
             },
@@ -155,7 +177,7 @@ impl Origins {
                 call: open.call.clone(),
                 at: place_of(&open.writes),
                 origins: open.origins.clone(),
-                since_ns,
+                since_ns: open.since_ns,
             };
             self.record().add(vec![begun])?;
         }
@@ -168,13 +190,16 @@ impl Origins {
     /// It can't be kept. Until the next start, what was changed there counts as the call's.
     fn after(&self, binding: &Binding, asked: &Asked, open: Option<Open>) -> io::Result<()> {
         let reach = Reach::of(binding, asked);
-        asked.sources.tell(self.readable(&reach.reads, &asked.workdir));
-        open.map_or(Ok(()), |open| self.end(open))
+        let walk = Walk::of(&self.walked(&reach, open.is_some()), &self.state);
+        asked
+            .sources
+            .tell(self.readable_of(&reach.reads, &walk, &asked.workdir));
+        open.map_or(Ok(()), |open| self.end(open, &walk))
     }
 
-    fn end(&self, open: Open) -> io::Result<()> {
+    fn end(&self, open: Open, walk: &Walk) -> io::Result<()> {
         let until_ns = now_ns();
-        let mut lines = match self.left(&open)? {
+        let mut lines = match self.left(&open, walk)? {
             Some(lines) => lines,
             None => vec![Line::Within {
                 at: place_of(&open.writes),
@@ -189,70 +214,17 @@ impl Origins {
         self.record().add(lines)
     }
 
-    /// What the call left in files; none: that can't be told file by file.
-    fn left(&self, open: &Open) -> io::Result<Option<Vec<Line>>> {
-        let (found, whole) = match &open.writes {
-            Writes::File { place, whole } => (vec![(place.clone(), look::at(place)?)], *whole),
-            Writes::Trees(trees) if !open.blind => match files(trees, &self.state) {
-                Some(files) => (files, false),
-                None => return Ok(None),
-            },
-            Writes::Trees(_) | Writes::Everything | Writes::Nothing => return Ok(None),
-        };
-        let changed: Vec<(PathBuf, Look)> = found
-            .into_iter()
-            .filter(|(path, look)| {
-                let same = open.before.get(path) == Some(&look.seen);
-                look.state.is_file()
-                    && !(same && look.seen.changed_ns() < open.since_ns.saturating_sub(TICK_NS))
-            })
-            .collect();
-        let sizes = changed.iter().map(|(_, look)| look.seen.size());
-        if changed.len() > MAX_CHANGED || sizes.sum::<u64>() > MAX_CHANGED_BYTES {
-            return Ok(None);
-        }
-        let mut lines = Vec::new();
-        for (path, look) in changed {
-            if open.origins.is_empty() {
-                if whole {
-                    lines.push(Line::Clean {
-                        place: Place::new(&path),
-                    });
-                }
-                continue;
-            }
-            if look.seen.size() == 0 {
-                continue;
-            }
-            lines.push(self.holds(&path, &look, open)?);
-        }
-        Ok(Some(lines))
-    }
-
-    fn holds(&self, path: &Path, look: &Look, open: &Open) -> io::Result<Line> {
-        let mut origins = open.origins.clone();
-        let mut new = text_of(path, look).and_then(|bytes| prints::of(&bytes));
-        if let Some(new) = &mut new {
-            new.retain(|print| !open.wording.contains(print));
-        }
-        // What a marked file held before, and still holds, stays marked.
-        if let Some(held) = self.record().known.at(path) {
-            origins.extend(held.origins.iter().cloned());
-            if let (Some(new), Some(old)) = (&mut new, &held.prints) {
-                new.extend(old);
-            }
-        }
-        Ok(Line::Holds {
-            place: Some(Place::new(path)),
-            digest: self.digest(path, look)?,
-            size: look.seen.size(),
-            origins,
-            prints: new,
-        })
-    }
-
-    /// The untrusted files among what may be read, by the paths that people know.
+    /// The untrusted files and names among what may be read, by the paths that people know.
     fn readable(&self, reads: &Reads, workdir: &Path) -> Marked {
+        let walk = match reads {
+            Reads::Trees(trees) if !self.is_empty() => Walk::of(trees, &self.state),
+            Reads::Trees(_) | Reads::Nothing | Reads::Everything => Walk::default(),
+        };
+        self.readable_of(reads, &walk, workdir)
+    }
+
+    /// The same, of folders that were walked through.
+    fn readable_of(&self, reads: &Reads, walk: &Walk, workdir: &Path) -> Marked {
         let mut found = Marked::new();
         if self.is_empty() {
             return found;
@@ -265,14 +237,19 @@ impl Origins {
         match reads {
             Reads::Nothing => {}
             Reads::Everything => tell(Path::new(SOMEWHERE), self.record().known.all()),
-            Reads::Trees(trees) => match files(trees, &self.state) {
-                Some(files) => {
-                    for (path, look) in files {
+            Reads::Trees(trees) => match walk.below(trees) {
+                Some(entries) => {
+                    let mut budget = HashBudget::default();
+                    for entry in entries {
                         // What can't be looked at counts as the worst.
-                        let origins = self
-                            .of_look(&path, &look)
+                        let mut origins = self
+                            .of_entry(entry, &mut budget)
                             .unwrap_or_else(|_| self.record().known.all());
-                        tell(&path, origins);
+                        // A reader who named this path learns nothing from its name.
+                        if !trees.contains(&entry.path) {
+                            origins.extend(self.of_name(entry));
+                        }
+                        tell(&entry.path, origins);
                     }
                 }
                 None => tell(Path::new(SOMEWHERE), self.record().known.all()),
@@ -281,22 +258,35 @@ impl Origins {
         found
     }
 
+    /// The origins of an entry's name, its link's target and its attributes.
+    fn of_name(&self, entry: &Entry) -> BTreeSet<String> {
+        let record = self.record();
+        let mut origins = record.known.by_time(&entry.path, entry.seen.changed_ns());
+        origins.extend(record.known.of_name(&entry.path).into_iter().flatten().cloned());
+        origins
+    }
+
     /// The origins of the untrusted text in a file.
-    fn of_look(&self, path: &Path, look: &Look) -> io::Result<BTreeSet<String>> {
-        let size = look.seen.size();
-        if !look.state.is_file() || size == 0 {
+    fn of_entry(&self, entry: &Entry, budget: &mut HashBudget) -> io::Result<BTreeSet<String>> {
+        let (path, size) = (&*entry.path, entry.seen.size());
+        if !entry.is_file() || size == 0 {
             return Ok(BTreeSet::new());
         }
         let (mut origins, held, has_size) = {
             let record = self.record();
             let known = &record.known;
-            let by_time = known.by_time(path, look.seen.changed_ns());
+            let by_time = known.by_time(path, entry.seen.changed_ns());
             (by_time, known.at(path).cloned(), known.has_size(size))
         };
         if held.is_none() && !has_size {
             return Ok(origins);
         }
-        let digest = self.digest(path, look)?;
+        if held.is_none() && !self.is_hashed(&entry.seen) && !budget.spend(size) {
+            // Too many files have the size of a known content: each may be it.
+            origins.extend(self.record().known.of_size(size));
+            return Ok(origins);
+        }
+        let digest = self.digest(path, &entry.seen)?;
         let by_content = self.record().known.of_content(&digest).cloned();
         match (by_content, held) {
             (Some(known), None) => {
@@ -306,7 +296,7 @@ impl Origins {
                     digest,
                     size,
                     origins: known.clone(),
-                    prints: text_of(path, look).and_then(|bytes| prints::of(&bytes)),
+                    prints: text_of(entry).and_then(|bytes| prints::of(&bytes)),
                 };
                 self.record().add(vec![line])?;
                 origins.extend(known);
@@ -314,7 +304,7 @@ impl Origins {
             (Some(known), Some(_)) => origins.extend(known),
             // Changed outside of the agent: what is left of the wording counts.
             (None, Some(held)) => {
-                let left = match (&held.prints, text_of(path, look).as_deref().map(prints::of)) {
+                let left = match (&held.prints, text_of(entry).as_deref().map(prints::of)) {
                     (Some(old), Some(Some(now))) => !old.is_disjoint(&now),
                     // It was no text, or is none: nobody can tell what is left.
                     (None, _) | (_, None | Some(None)) => true,
@@ -328,10 +318,16 @@ impl Origins {
         Ok(origins)
     }
 
-    fn digest(&self, path: &Path, look: &Look) -> io::Result<String> {
+    /// Its digest is known from an earlier look.
+    fn is_hashed(&self, seen: &Seen) -> bool {
+        let hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        hashed.contains_key(seen)
+    }
+
+    fn digest(&self, path: &Path, seen: &Seen) -> io::Result<String> {
         let lock = || self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = look.seen.changed_ns() < now_ns().saturating_sub(TICK_NS);
-        if settled && let Some(known) = lock().get(&look.seen) {
+        let settled = seen.changed_ns() < now_ns().saturating_sub(TICK_NS);
+        if settled && let Some(known) = lock().get(seen) {
             return Ok(known.clone());
         }
         let digest = look::digest_of(look::open(path)?)?;
@@ -340,7 +336,7 @@ impl Origins {
             if hashed.len() >= MAX_HASHED {
                 hashed.clear();
             }
-            hashed.insert(look.seen, digest.clone());
+            hashed.insert(*seen, digest.clone());
         }
         Ok(digest)
     }
@@ -474,55 +470,13 @@ fn place_of(writes: &Writes) -> Where {
     }
 }
 
-/// The files below these folders, and those that are files themselves; nothing of the state. None: they are too many, or can't be
-/// looked at. What this user may not look into, no tool may either.
-fn files(trees: &[PathBuf], state: &Path) -> Option<Vec<(PathBuf, Look)>> {
-    let mut found = Vec::new();
-    let mut entries = 0;
-    let mut todo = trees.to_vec();
-    let hidden = |error: &io::Error| {
-        matches!(
-            error.kind(),
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
-        )
-    };
-    while let Some(path) = todo.pop() {
-        if path == state {
-            continue;
-        }
-        entries += 1;
-        if entries > MAX_ENTRIES {
-            return None;
-        }
-        let look = match look::at(&path) {
-            Ok(look) => look,
-            Err(error) if hidden(&error) => continue,
-            Err(_) => return None,
-        };
-        match &look.state {
-            State::File { .. } => found.push((path, look)),
-            State::Folder { .. } => match std::fs::read_dir(&path) {
-                Ok(below) => {
-                    for entry in below {
-                        todo.push(entry.ok()?.path());
-                    }
-                }
-                Err(error) if hidden(&error) => {}
-                Err(_) => return None,
-            },
-            State::Absent | State::Link { .. } | State::Other => {}
-        }
-    }
-    Some(found)
-}
-
 /// A file that is small enough to be compared word by word.
-fn text_of(path: &Path, look: &Look) -> Option<Vec<u8>> {
-    if !look.state.is_file() || look.seen.size() > MAX_TEXT_BYTES {
+fn text_of(entry: &Entry) -> Option<Vec<u8>> {
+    if !entry.is_file() || entry.seen.size() > MAX_TEXT_BYTES {
         return None;
     }
     let mut bytes = Vec::new();
-    let file = look::open(path).ok()?; // silent-ok: what can't be read has no wording, which counts as the worst
+    let file = look::open(&entry.path).ok()?; // silent-ok: what can't be read has no wording, which counts as the worst
     file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).ok()?; // silent-ok: as above
     Some(bytes)
 }

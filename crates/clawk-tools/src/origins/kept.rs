@@ -68,6 +68,8 @@ pub(super) enum Line {
         since_ns: i64,
         until_ns: i64,
     },
+    /// A call made from these origins chose the name of this entry, its link's target or its attributes.
+    Named { place: Place, origins: BTreeSet<String> },
     /// The file was written anew, whole, from text without such origins.
     Clean { place: Place },
 }
@@ -107,6 +109,7 @@ pub(super) struct Known {
     contents: HashMap<String, (u64, BTreeSet<String>)>,
     sizes: HashSet<u64>,
     places: BTreeMap<PathBuf, Held>,
+    names: BTreeMap<PathBuf, BTreeSet<String>>,
     spans: Vec<Span>,
     open: BTreeMap<String, Span>,
 }
@@ -168,6 +171,9 @@ impl Known {
                 });
                 self.join_spans();
             }
+            Line::Named { place, origins } => {
+                self.names.entry(place.path()).or_default().extend(origins);
+            }
             Line::Clean { place } => {
                 self.places.remove(&place.path());
             }
@@ -196,7 +202,7 @@ impl Known {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.contents.is_empty() && self.spans.is_empty() && self.open.is_empty()
+        self.contents.is_empty() && self.names.is_empty() && self.spans.is_empty() && self.open.is_empty()
     }
 
     /// By when a file was changed alone.
@@ -209,6 +215,19 @@ impl Known {
     /// Whether a content of this size could be known.
     pub(super) fn has_size(&self, size: u64) -> bool {
         self.sizes.contains(&size)
+    }
+
+    /// The origins of all contents of this size.
+    pub(super) fn of_size(&self, size: u64) -> BTreeSet<String> {
+        let contents = self.contents.values().filter(|(known, _)| *known == size);
+        contents
+            .flat_map(|(_, origins)| origins.iter().cloned())
+            .collect()
+    }
+
+    /// The origins of an entry's name and attributes.
+    pub(super) fn of_name(&self, path: &Path) -> Option<&BTreeSet<String>> {
+        self.names.get(path)
     }
 
     pub(super) fn of_content(&self, digest: &str) -> Option<&BTreeSet<String>> {
@@ -233,6 +252,7 @@ impl Known {
         let contents = self.contents.values().map(|(_, origins)| origins);
         let spans = self.spans.iter().chain(self.open.values());
         contents
+            .chain(self.names.values())
             .chain(spans.map(|span| &span.origins))
             .flatten()
             .cloned()
@@ -272,11 +292,15 @@ impl Known {
             since_ns: span.since_ns,
             until_ns: span.until_ns.unwrap_or(i64::MAX),
         });
-        contents.chain(places).chain(spans)
+        let names = self.names.iter().map(|(path, origins)| Line::Named {
+            place: Place::new(path),
+            origins: origins.clone(),
+        });
+        contents.chain(places).chain(names).chain(spans)
     }
 
     fn len(&self) -> usize {
-        self.contents.len() + self.places.len() + self.spans.len()
+        self.contents.len() + self.places.len() + self.names.len() + self.spans.len()
     }
 }
 

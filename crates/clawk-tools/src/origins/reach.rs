@@ -170,7 +170,7 @@ impl Reach {
 }
 
 /// Without what lies below another.
-fn outermost(mut all: Vec<PathBuf>) -> Vec<PathBuf> {
+pub(super) fn outermost(mut all: Vec<PathBuf>) -> Vec<PathBuf> {
     all.sort();
     let mut roots: Vec<PathBuf> = Vec::new();
     for path in all {

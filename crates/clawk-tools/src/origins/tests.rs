@@ -30,6 +30,23 @@ fn web() -> BTreeSet<String> {
     BTreeSet::from(["web https://evil.test/".to_owned()])
 }
 
+fn begin(origins: &Origins, call: &str, writes: Writes, from: BTreeSet<String>) -> io::Result<Option<Open>> {
+    let walk = walk_of(origins, &writes);
+    origins.begin(call, writes, from, &walk)
+}
+
+fn end(origins: &Origins, open: Open) -> io::Result<()> {
+    let walk = walk_of(origins, &open.writes);
+    origins.end(open, &walk)
+}
+
+fn walk_of(origins: &Origins, writes: &Writes) -> Walk {
+    match writes {
+        Writes::Trees(trees) => Walk::of(trees, &origins.state),
+        Writes::Nothing | Writes::File { .. } | Writes::Everything => Walk::default(),
+    }
+}
+
 fn of(origins: &Origins, path: &Path) -> Vec<String> {
     let read = origins.readable(&Reads::Trees(vec![path.to_owned()]), Path::new("/"));
     read.into_values().flatten().collect()
@@ -42,9 +59,9 @@ fn what_a_command_leaves_is_known_after_a_restart_and_what_it_left_alone_is_not(
     std::fs::write(&old, "my own words, written long before").unwrap();
     let origins = world.open();
     std::thread::sleep(std::time::Duration::from_millis(80)); // another tick of the file system's clock
-    let open = origins.begin("c1", world.trees(), web()).unwrap().unwrap();
+    let open = begin(&origins, "c1", world.trees(), web()).unwrap().unwrap();
     std::fs::write(&new, ORDER).unwrap();
-    origins.end(open).unwrap();
+    end(&origins, open).unwrap();
     for origins in [&origins, &world.open()] {
         assert_eq!(of(origins, &new), ["web https://evil.test/"]);
         assert_eq!(of(origins, &old), Vec::<String>::new());
@@ -56,7 +73,7 @@ fn a_call_that_was_cut_off_leaves_everything_that_was_changed_meanwhile_untruste
     let world = World::new();
     let path = world.path("work/new.txt");
     let origins = world.open();
-    let open = origins.begin("c1", world.trees(), web()).unwrap();
+    let open = begin(&origins, "c1", world.trees(), web()).unwrap();
     std::fs::write(&path, ORDER).unwrap();
     // It is under way: whoever reads beside it reads its text.
     assert_eq!(of(&origins, &path), ["web https://evil.test/"]);
@@ -71,11 +88,11 @@ fn a_call_that_was_cut_off_leaves_everything_that_was_changed_meanwhile_untruste
 fn more_than_can_be_looked_at_is_known_by_the_time() {
     let world = World::new();
     let origins = world.open();
-    let open = origins.begin("c1", world.trees(), web()).unwrap().unwrap();
-    for at in 0..=MAX_CHANGED {
+    let open = begin(&origins, "c1", world.trees(), web()).unwrap().unwrap();
+    for at in 0..=left::MAX_CHANGED {
         std::fs::write(world.path(&format!("work/{at}")), format!("{at}")).unwrap();
     }
-    origins.end(open).unwrap();
+    end(&origins, open).unwrap();
     let origins = world.open();
     assert_eq!(of(&origins, &world.path("work/17")), ["web https://evil.test/"]);
 }
@@ -85,9 +102,9 @@ fn a_program_that_sees_the_whole_machine_reads_all_and_writes_all() {
     let world = World::new();
     let path = world.path("work/new.txt");
     let origins = world.open();
-    let open = origins.begin("c1", Writes::Everything, web()).unwrap().unwrap();
+    let open = begin(&origins, "c1", Writes::Everything, web()).unwrap().unwrap();
     std::fs::write(&path, ORDER).unwrap();
-    origins.end(open).unwrap();
+    end(&origins, open).unwrap();
     assert_eq!(of(&origins, &path), ["web https://evil.test/"]);
     let read = origins.readable(&Reads::Everything, Path::new("/"));
     assert_eq!(read.into_values().flatten().collect::<BTreeSet<_>>(), web());
@@ -103,10 +120,10 @@ fn a_file_is_clean_again_when_it_is_written_whole_from_clean_text() {
         whole,
     };
     let write = |text: &str, from: BTreeSet<String>, whole| {
-        let open = origins.begin("c", file(whole), from).unwrap();
+        let open = begin(&origins, "c", file(whole), from).unwrap();
         std::fs::write(&place, text).unwrap();
         if let Some(open) = open {
-            origins.end(open).unwrap();
+            end(&origins, open).unwrap();
         }
     };
     write(ORDER, web(), true);
@@ -136,9 +153,9 @@ fn what_a_file_held_before_an_edit_is_not_held_against_the_person_who_wrote_it()
         place: place.clone(),
         whole: false,
     };
-    let open = origins.begin("c", writes, web()).unwrap().unwrap();
+    let open = begin(&origins, "c", writes, web()).unwrap().unwrap();
     std::fs::write(&place, format!("{mine}\n{ORDER}\n")).unwrap();
-    origins.end(open).unwrap();
+    end(&origins, open).unwrap();
     assert_eq!(of(&origins, &place).len(), 1);
     std::fs::write(&place, format!("{mine}\nAnd on Sundays.\n")).unwrap();
     assert!(of(&origins, &place).is_empty());
@@ -173,19 +190,19 @@ fn the_record_is_written_anew_when_most_of_it_is_old_and_keeps_what_counts() {
     for _ in 0..1500 {
         origins.mark(ORDER.as_bytes(), web()).unwrap();
     }
-    let open = origins
-        .begin(
-            "c",
-            Writes::File {
-                place: place.clone(),
-                whole: true,
-            },
-            web(),
-        )
-        .unwrap()
-        .unwrap();
+    let open = begin(
+        &origins,
+        "c",
+        Writes::File {
+            place: place.clone(),
+            whole: true,
+        },
+        web(),
+    )
+    .unwrap()
+    .unwrap();
     std::fs::write(&place, "some other text that came from that page as well").unwrap();
-    origins.end(open).unwrap();
+    end(&origins, open).unwrap();
     let file = world.path("state/origins/marks.jsonl");
     let before = std::fs::metadata(&file).unwrap().len();
     let origins = world.open();
@@ -193,4 +210,178 @@ fn the_record_is_written_anew_when_most_of_it_is_old_and_keeps_what_counts() {
     assert!(after * 10 < before, "{before} {after}");
     assert_eq!(of(&origins, &place).len(), 1);
     assert_eq!(world.open().of_text("", ORDER.as_bytes()), web());
+}
+
+/// What a command does in the folder `work/in`, by which it could leave words there for a later reader.
+type NamingAct = (&'static str, fn(&Path));
+
+const NAMING_ACTS: [NamingAct; 12] = [
+    ("an empty file", |at| std::fs::write(at.join(ORDER), "").unwrap()),
+    ("a folder", |at| std::fs::create_dir(at.join(ORDER)).unwrap()),
+    ("folders in each other", |at| {
+        std::fs::create_dir_all(at.join("always/send/the/report")).unwrap();
+    }),
+    ("a link to nothing", |at| {
+        std::os::unix::fs::symlink(ORDER, at.join("l")).unwrap()
+    }),
+    ("a link that leads elsewhere now", |at| {
+        std::fs::remove_file(at.join("link")).unwrap();
+        std::os::unix::fs::symlink(ORDER, at.join("link")).unwrap();
+    }),
+    ("another name of a file", |at| {
+        std::fs::hard_link(at.join("old.txt"), at.join(ORDER)).unwrap()
+    }),
+    ("a new name of a file", |at| {
+        std::fs::rename(at.join("old.txt"), at.join(ORDER)).unwrap()
+    }),
+    ("a new name of a folder", |at| {
+        std::fs::rename(at.join("folder"), at.join(ORDER)).unwrap()
+    }),
+    ("permission bits", |at| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(at.join("old.txt"), std::fs::Permissions::from_mode(0o741)).unwrap();
+    }),
+    ("a time of long ago", |at| {
+        let then = UNIX_EPOCH + std::time::Duration::from_secs(1_234_567_890);
+        let file = std::fs::File::options()
+            .write(true)
+            .open(at.join("old.txt"))
+            .unwrap();
+        file.set_modified(then).unwrap();
+    }),
+    ("a time of a folder", |at| {
+        let then = UNIX_EPOCH + std::time::Duration::from_secs(1_234_567_890);
+        std::fs::File::open(at.join("folder"))
+            .unwrap()
+            .set_modified(then)
+            .unwrap();
+    }),
+    ("a socket", |at| {
+        drop(std::os::unix::net::UnixListener::bind(at.join("send")).unwrap())
+    }),
+];
+
+fn folder_with_old_entries(world: &World) -> PathBuf {
+    let folder = world.path("work/in");
+    std::fs::create_dir_all(folder.join("folder")).unwrap();
+    std::fs::write(folder.join("old.txt"), "").unwrap();
+    std::os::unix::fs::symlink("old.txt", folder.join("link")).unwrap();
+    folder
+}
+
+#[test]
+fn names_link_targets_and_attributes_that_a_command_made_are_the_words_of_its_context() {
+    for (what, act) in NAMING_ACTS {
+        let world = World::new();
+        let folder = folder_with_old_entries(&world);
+        std::fs::create_dir(world.path("work/beside")).unwrap();
+        let origins = world.open();
+        std::thread::sleep(std::time::Duration::from_millis(80)); // another tick of the file system's clock
+        let open = begin(&origins, "c1", world.trees(), web()).unwrap().unwrap();
+        act(&folder);
+        end(&origins, open).unwrap();
+        for origins in [&origins, &world.open()] {
+            let found: BTreeSet<String> = of(origins, &folder).into_iter().collect();
+            assert_eq!(found, web(), "{what}");
+            assert!(of(origins, &world.path("work/beside")).is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_clean_command_an_old_entry_and_a_removed_one_mark_nothing() {
+    let world = World::new();
+    let folder = folder_with_old_entries(&world);
+    let origins = world.open();
+    for (_, act) in NAMING_ACTS.into_iter().take(2) {
+        assert!(
+            begin(&origins, "c0", world.trees(), BTreeSet::new())
+                .unwrap()
+                .is_none()
+        );
+        let _ = std::fs::remove_file(folder.join(ORDER));
+        act(&folder);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(80));
+    let open = begin(&origins, "c1", world.trees(), web()).unwrap().unwrap();
+    std::fs::write(world.path("work/new"), "").unwrap();
+    end(&origins, open).unwrap();
+    assert!(of(&origins, &folder).is_empty(), "nothing was made there");
+    assert_eq!(of(&origins, &world.path("work")).len(), 1);
+    // Who names the file learns nothing from its name.
+    assert!(of(&origins, &world.path("work/new")).is_empty());
+    std::fs::remove_file(world.path("work/new")).unwrap();
+    assert!(of(&origins, &world.path("work")).is_empty());
+}
+
+#[test]
+fn the_name_of_a_written_file_and_its_new_folders_are_marked() {
+    let world = World::new();
+    let place = world.path("work/send the report/to evil.test.md");
+    let origins = world.open();
+    let writes = Writes::File {
+        place: place.clone(),
+        whole: true,
+    };
+    let open = begin(&origins, "c", writes.clone(), web()).unwrap().unwrap();
+    std::fs::create_dir(place.parent().unwrap()).unwrap();
+    std::fs::write(&place, ORDER).unwrap();
+    end(&origins, open).unwrap();
+    // Its content is clean again; the names stay what they are.
+    let open = begin(&origins, "c", writes, BTreeSet::new()).unwrap().unwrap();
+    std::fs::write(&place, "my own words").unwrap();
+    end(&origins, open).unwrap();
+    assert!(of(&origins, &place).is_empty());
+    assert_eq!(of(&origins, &world.path("work")).len(), 2);
+}
+
+#[test]
+fn few_files_are_read_however_many_have_the_size_of_a_known_content() {
+    let world = World::new();
+    let origins = world.open();
+    let known = format!("{:0>40}", "x");
+    origins.mark(known.as_bytes(), web()).unwrap();
+    for at in 0..2_500 {
+        std::fs::write(world.path(&format!("work/{at}")), format!("{at:0>40}")).unwrap();
+    }
+    std::fs::write(world.path("work/copy"), &known).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(80));
+    let read = |path: &Path| of(&origins, path).into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(read(&world.path("work")), web());
+    assert_eq!(origins.hashed.lock().unwrap().len(), 2_000);
+    // The next look reads the rest, and knows exactly.
+    assert_eq!(of(&origins, &world.path("work")).len(), 1);
+    assert_eq!(origins.hashed.lock().unwrap().len(), 2_501);
+}
+
+#[test]
+fn what_another_user_changed_in_files_of_his_own_is_not_the_commands() {
+    // An ordinary user has no files of another to change.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = World::new();
+    let (his, open_to_all, ours) = (
+        world.path("work/his.log"),
+        world.path("work/all.log"),
+        world.path("work/ours"),
+    );
+    for path in [&his, &open_to_all, &ours] {
+        std::fs::write(path, "begun\n").unwrap();
+    }
+    for path in [&his, &open_to_all] {
+        std::os::unix::fs::chown(path, Some(12_345), Some(12_345)).unwrap();
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(&open_to_all, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let origins = world.open();
+    std::thread::sleep(std::time::Duration::from_millis(80));
+    let open = begin(&origins, "c", world.trees(), web()).unwrap().unwrap();
+    for path in [&his, &open_to_all, &ours] {
+        std::fs::write(path, format!("{} went on\n", path.display())).unwrap();
+    }
+    end(&origins, open).unwrap();
+    assert!(of(&origins, &his).is_empty(), "no box could write it");
+    assert_eq!(of(&origins, &open_to_all).len(), 1);
+    assert_eq!(of(&origins, &ours).len(), 1);
 }

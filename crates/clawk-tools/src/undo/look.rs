@@ -133,25 +133,27 @@ pub(crate) struct Seen {
     links: u64,
     size: u64,
     mode: u32,
+    owner: u32,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
 impl Seen {
-    fn of(meta: &Metadata) -> Self {
+    pub(crate) fn of(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
             ino: meta.ino(),
             links: meta.nlink(),
             size: meta.size(),
             mode: meta.mode(),
+            owner: meta.uid(),
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         }
     }
 
     /// What two names of one file have in common.
-    pub(super) const fn file(&self) -> (u64, u64) {
+    pub(crate) const fn file(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
 
@@ -171,6 +173,24 @@ impl Seen {
             .0
             .saturating_mul(1_000_000_000)
             .saturating_add(self.changed.1)
+    }
+
+    /// When its content was modified, nanoseconds since 1970. Programs can set this.
+    pub(crate) const fn modified_ns(&self) -> i64 {
+        self.modified
+            .0
+            .saturating_mul(1_000_000_000)
+            .saturating_add(self.modified.1)
+    }
+
+    /// The kind and permission bits.
+    pub(crate) const fn mode(&self) -> u32 {
+        self.mode
+    }
+
+    /// The user number of its owner.
+    pub(crate) const fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Its last change lies so far before `at` that a later one has another time stamp.

@@ -1,0 +1,172 @@
+//! What stands in the folders that a call can read or write: each entry is looked at, none is opened.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::undo::look::Seen;
+
+/// Entries of what a call can read or write that are looked at one by one. Of more than that, everything known counts.
+const MAX_ENTRIES: usize = 50_000;
+
+/// Files and bytes that are read for one call, only because they have the size of a known content.
+const MAX_READ_FILES: u32 = 2_000;
+const MAX_READ_BYTES: u64 = 64 << 20;
+
+/// One entry of a folder.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) path: PathBuf,
+    pub(super) seen: Seen,
+    kind: std::fs::FileType,
+}
+
+impl Entry {
+    /// What stands at this path; `None`: nothing.
+    pub(super) fn at(path: &Path) -> io::Result<Option<Self>> {
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) => Ok(Some(Self::new(path.to_owned(), &meta))),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn new(path: PathBuf, meta: &std::fs::Metadata) -> Self {
+        Self {
+            path,
+            seen: Seen::of(meta),
+            kind: meta.file_type(),
+        }
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        self.kind.is_file()
+    }
+
+    pub(super) fn is_link(&self) -> bool {
+        self.kind.is_symlink()
+    }
+
+    pub(super) fn is_folder(&self) -> bool {
+        self.kind.is_dir()
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// What this user may not look into, no tool may either.
+fn is_hidden(error: &io::Error) -> bool {
+    is_absent(error) || error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Everything in some folders, and the folders.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// `None`: it is too much, or can't be looked at.
+    entries: Option<Vec<Entry>>,
+}
+
+impl Default for Walk {
+    fn default() -> Self {
+        Self {
+            entries: Some(Vec::new()),
+        }
+    }
+}
+
+impl Walk {
+    /// Walks through these folders, and those that are files themselves; not through the state.
+    pub(super) fn of(trees: &[PathBuf], state: &Path) -> Self {
+        let mut entries = Vec::new();
+        let complete = trees.iter().all(|tree| walk(tree, state, &mut entries).is_some());
+        Self {
+            entries: complete.then_some(entries),
+        }
+    }
+
+    /// Those at or below these paths, which were walked through.
+    pub(super) fn below<'a>(&'a self, trees: &'a [PathBuf]) -> Option<impl Iterator<Item = &'a Entry>> {
+        let entries = self.entries.as_ref()?;
+        let is_below = |entry: &&Entry| trees.iter().any(|tree| entry.path.starts_with(tree));
+        Some(entries.iter().filter(is_below))
+    }
+}
+
+fn walk(tree: &Path, state: &Path, found: &mut Vec<Entry>) -> Option<()> {
+    let root = match Entry::at(tree) {
+        Ok(Some(root)) => root,
+        Ok(None) => return Some(()),
+        Err(error) => return is_hidden(&error).then_some(()),
+    };
+    let mut todo = Vec::new();
+    let mut add = |entry: Entry, todo: &mut Vec<PathBuf>| {
+        if entry.path == state {
+            return Some(());
+        }
+        if entry.is_folder() {
+            todo.push(entry.path.clone());
+        }
+        found.push(entry);
+        (found.len() <= MAX_ENTRIES).then_some(())
+    };
+    add(root, &mut todo)?;
+    while let Some(folder) = todo.pop() {
+        let below = match std::fs::read_dir(&folder) {
+            Ok(below) => below,
+            Err(error) if is_hidden(&error) => continue,
+            Err(_) => return None,
+        };
+        for entry in below {
+            let entry = entry.ok()?; // silent-ok: what can't be looked at counts as the worst
+            match entry.metadata() {
+                Ok(meta) => add(Entry::new(entry.path(), &meta), &mut todo)?,
+                Err(error) if is_hidden(&error) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+    Some(())
+}
+
+/// This path, if nothing is there, and the folders above it that are not there.
+pub(super) fn missing_of(place: &Path) -> Vec<PathBuf> {
+    let is_missing = |path: &&Path| std::fs::symlink_metadata(path).is_err();
+    place
+        .ancestors()
+        .take_while(is_missing)
+        .map(Path::to_owned)
+        .collect()
+}
+
+/// How much may still be read for one call.
+#[derive(Debug)]
+pub(super) struct HashBudget {
+    files: u32,
+    bytes: u64,
+}
+
+impl Default for HashBudget {
+    fn default() -> Self {
+        Self {
+            files: MAX_READ_FILES,
+            bytes: MAX_READ_BYTES,
+        }
+    }
+}
+
+impl HashBudget {
+    /// True: a file of this size may be read.
+    pub(super) fn spend(&mut self, size: u64) -> bool {
+        match (self.files.checked_sub(1), self.bytes.checked_sub(size)) {
+            (Some(files), Some(bytes)) => {
+                *self = Self { files, bytes };
+                true
+            }
+            (None, _) | (_, None) => false,
+        }
+    }
+}
