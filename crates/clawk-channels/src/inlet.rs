@@ -305,8 +305,10 @@ impl Inlet {
         if self.has_answered(&incoming.ids, false) {
             return Taken::Ignored;
         }
-        let answers = self.questions.is_answer(&incoming.text);
-        let asks = details::asks(&incoming.text);
+        let frame = self.adapter().map(|adapter| adapter.frame()).unwrap_or_default();
+        let spoken = frame.spoken(&incoming.text).into_owned();
+        let answers = self.questions.is_answer(&spoken);
+        let asks = details::asks(&spoken);
         // With a name behind it, the command is for whom the platform says that it names.
         let bare = asks && !incoming.text.contains('@');
         let addressed = bare || incoming.direct || incoming.mention || self.config.respond == Respond::All;
@@ -317,7 +319,7 @@ impl Inlet {
             Ok(role) => role,
             Err(taken) => return taken,
         };
-        if self.answers(incoming, sender, inbound.role).await {
+        if self.answers(incoming, sender, inbound.role, &spoken).await {
             self.has_answered(&incoming.ids, true);
             return Taken::Ignored;
         }
@@ -448,8 +450,8 @@ impl Inlet {
     }
 
     /// Whether the message answers a question, so that it is not a message to the agent.
-    async fn answers(&self, incoming: &Incoming, sender: &str, role: Role) -> bool {
-        let (name, conversation, text) = (&self.channel.name, &incoming.conversation, &incoming.text);
+    async fn answers(&self, incoming: &Incoming, sender: &str, role: Role, text: &str) -> bool {
+        let (name, conversation) = (&self.channel.name, &incoming.conversation);
         if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
             self.tell_pressed(conversation, sender, pressed).await;
             return true;
@@ -513,6 +515,7 @@ impl Inlet {
                     return Err(Taken::Later(error.to_string()));
                 }
                 self.gate.pairings(|pairings| pairings.put(pending));
+                self.gate.note_conversation(sender, &incoming.conversation);
                 let minutes = match &self.channel.access_control {
                     Some(AccessControl::Pairing { pairing }) => pairing.code_expiry_minutes,
                     Some(_) | None => 0,
@@ -578,6 +581,24 @@ impl Inlet {
             .await
     }
 
+    /// The same, for platforms that show nothing next to a button: what the person must know is said in the conversation.
+    pub(crate) async fn press_and_say(&self, press: &Press) {
+        let role = self.gate.role(&press.sender);
+        let pressed = self.questions.press(&self.channel.name, press, role).await;
+        let says = match &pressed {
+            Pressed::Before(_) => true,
+            Pressed::Unknown => role.is_some(),
+            // The decision is shown, and who may not decide is told already.
+            Pressed::Taken(_) | Pressed::NotAllowed => false,
+        };
+        let told = self
+            .tell_pressed(&press.conversation, &press.sender, pressed)
+            .await;
+        if says {
+            self.aside(&press.conversation, told);
+        }
+    }
+
     async fn tell_pressed(&self, conversation: &str, sender: &str, pressed: Pressed) -> String {
         match pressed {
             Pressed::Taken(text) | Pressed::Before(text) => text,
@@ -595,7 +616,12 @@ impl Inlet {
                     "a press for no question that was asked here",
                 )
                 .await;
-                "This question is not known here.".to_owned()
+                let unknown = "This question is not known here.";
+                if self.gate.role(sender) == Some(Role::Admin) {
+                    format!("{unknown} If it still waits, it was asked again.")
+                } else {
+                    format!("{unknown} Only an admin may answer questions.")
+                }
             }
         }
     }

@@ -457,8 +457,11 @@ impl Channels {
         };
         self.step(lane, &sender, step, by).await?;
         if approve {
+            // Where they asked. After a restart, by their id, which most platforms take.
+            let asked_in = lane.inlet.gate.conversation_of(&sender);
+            let place = asked_in.unwrap_or_else(|| sender.clone());
             lane.inlet
-                .aside(&sender, "You are paired with this agent now.".to_owned());
+                .aside(&place, "You are paired with this agent now.".to_owned());
         }
         Ok((channel.clone(), sender))
     }

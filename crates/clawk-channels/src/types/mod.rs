@@ -2,6 +2,7 @@
 
 pub(crate) mod cron;
 pub(crate) mod custom;
+mod custom_files;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, public_url, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Markup, Out,
-    OutFile, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Hook, HookReply, Incoming,
+    Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
@@ -244,9 +244,11 @@ impl Telegram {
             return Ok(());
         }
         self.must("deleteWebhook", &json!({})).await?;
-        let mut offset = None;
+        let (mut offset, mut polled) = (None, false);
         loop {
-            let mut params = json!({"timeout": POLL_S, "limit": 100, "allowed_updates": UPDATES});
+            // The first answer comes at once: the channel is connected then, and what is owed goes out.
+            let timeout = if polled { POLL_S } else { 0 };
+            let mut params = json!({"timeout": timeout, "limit": 100, "allowed_updates": UPDATES});
             if let (Some(offset), Some(params)) = (offset, params.as_object_mut()) {
                 params.insert("offset".to_owned(), json!(offset));
             }
@@ -254,6 +256,7 @@ impl Telegram {
                 updates = self.must("getUpdates", &params) => updates?,
                 () = over.cancelled() => return Ok(()),
             };
+            polled = true;
             inlet.ready();
             let Value::Array(updates) = updates else {
                 return Err(Ended::broken("getUpdates: the answer is not a list"));
@@ -272,8 +275,10 @@ impl Telegram {
 
     /// One update. `Err`: it is not kept, and must come again.
     async fn take(&self, inlet: &Inlet, update: Update) -> Result<(), String> {
+        // Until it is known who the bot is, nobody can say whether a message names it.
+        let me = self.me.get().ok_or("the bot's own id is not known yet")?;
         if let Some(message) = update.message
-            && let Some(incoming) = self.incoming(update.update_id, message)
+            && let Some(incoming) = self.incoming(me, update.update_id, message)
         {
             let taken = inlet.message(incoming).await;
             if !taken.settled() {
@@ -287,13 +292,13 @@ impl Telegram {
     }
 
     /// `None`: it is no person's message.
-    fn incoming(&self, update_id: i64, message: Message) -> Option<Incoming> {
+    fn incoming(&self, me: &Me, update_id: i64, message: Message) -> Option<Incoming> {
         let from = message.from.as_ref()?;
         let stand_in = message.sender_chat.is_some() || STAND_INS.contains(&from.id);
         if from.is_bot && !stand_in {
             return None;
         }
-        let mention = self.mentions(&message);
+        let mention = self.mentions(me, &message);
         let direct = message.chat.kind == "private";
         let chat = message.chat.id;
         let thread = message.message_thread_id.filter(|_| message.is_topic_message);
@@ -322,8 +327,7 @@ impl Telegram {
         })
     }
 
-    fn mentions(&self, message: &Message) -> bool {
-        let Some(me) = self.me.get() else { return false };
+    fn mentions(&self, me: &Me, message: &Message) -> bool {
         let replied = message
             .reply_to_message
             .as_ref()
@@ -527,6 +531,7 @@ impl Adapter for Telegram {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::TelegramHtml,
+            code: CodeBlock::Element,
             buttons: true,
             edits: true,
             typing: true,
@@ -551,7 +556,9 @@ impl Adapter for Telegram {
         Box::pin(async move {
             let mut params = message(out);
             if let (Some(params), Ok(id)) = (params.as_object_mut(), of.parse::<i64>()) {
+                // The method has neither.
                 params.remove("message_thread_id");
+                params.remove("reply_parameters");
                 params.insert("message_id".to_owned(), json!(id));
             }
             self.deliver("editMessageText", params, &out.markdown).await
