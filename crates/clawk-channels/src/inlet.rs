@@ -29,13 +29,18 @@ use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
+use crate::shares::{ShareLimits, SharePermit, Shares};
 use crate::state::{Came, State, Status};
 use crate::waiting::Shelf;
 
 /// How long sending a notice (a pairing code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
 /// How many such notices each channel sends at the same time.
-const ASIDES: usize = 16;
+const ASIDES: ShareLimits = ShareLimits {
+    total: 16,
+    each: 6,
+    for_admins: 4,
+};
 /// How many characters of a platform's names are shown.
 const NAME_CHARS: usize = 100;
 /// How long a message waits for room in the mailbox before the platform is asked to send it again, and how often it checks, milliseconds.
@@ -95,7 +100,7 @@ pub struct Inlet {
     recorded: tokio::sync::Notify,
     /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
-    asides: Arc<tokio::sync::Semaphore>,
+    asides: Arc<Shares>,
     connected: tokio::sync::Notify,
     over: CancellationToken,
 }
@@ -131,7 +136,7 @@ impl Inlet {
         Self {
             gate: Gate::new(channel.clone(), &config, &facts),
             status: Status::new(&channel.name, channel.kind.as_str(), channel.transport.as_str()),
-            asides: Arc::new(tokio::sync::Semaphore::new(ASIDES)),
+            asides: Shares::new(ASIDES),
             adapter: OnceLock::new(),
             writing: Arc::default(),
             reactions: Arc::default(),
@@ -637,10 +642,14 @@ impl Inlet {
         });
     }
 
+    /// A place for a notice to a conversation. Of direct conversations most platforms use the person's id.
+    fn aside_place(&self, conversation: &str) -> Option<SharePermit> {
+        self.asides.try_take(conversation, self.gate.role(conversation))
+    }
+
     /// Sends a notice. It is not tried again.
     pub(crate) fn aside(&self, conversation: &str, text: String) {
-        let (Some(adapter), Ok(place)) = (self.adapter(), Arc::clone(&self.asides).try_acquire_owned())
-        else {
+        let (Some(adapter), Some(place)) = (self.adapter(), self.aside_place(conversation)) else {
             return;
         };
         let out = Out {

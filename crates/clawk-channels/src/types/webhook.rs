@@ -31,8 +31,9 @@ use crate::service::Parts;
 const MAX_WAIT_S: u64 = 55;
 /// The longest text of one answer, characters.
 const MAX_TEXT: usize = 1 << 20;
-/// Requests that wait for their answers.
+/// Requests that wait for their answers, and those of one conversation.
 const MAX_WAITING: usize = 1_024;
+const MAX_WAITING_EACH: usize = 64;
 /// How long the receiver may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SIGNATURE: HeaderName = HeaderName::from_static("x-clawk-signature");
@@ -196,7 +197,11 @@ impl Webhook {
     fn wait_for(&self, key: &(String, String)) -> Option<oneshot::Receiver<String>> {
         let mut waiting = self.waiting();
         waiting.retain(|_, waits| !waits.is_closed());
-        if waiting.len() >= MAX_WAITING {
+        let of_one = waiting
+            .keys()
+            .filter(|(conversation, _)| *conversation == key.0)
+            .count();
+        if waiting.len() >= MAX_WAITING || of_one >= MAX_WAITING_EACH {
             return None;
         }
         let (answer, answered) = oneshot::channel();
