@@ -271,11 +271,11 @@ impl Run<'_> {
         }
     }
 
-    /// What the model may ask for. An observer is offered nothing (R13).
+    /// What the model may ask for. An observer is offered nothing (R13), nor is a viewer's turn (C4).
     async fn offers(&self) -> Vec<ToolOffer> {
         let claw = self.calls.manifest.identity.autonomy;
         let autonomy = self.member.as_ref().map_or(claw, |member| member.autonomy(claw));
-        if autonomy == Autonomy::Observer {
+        if autonomy == Autonomy::Observer || !roles::triggers(self.role) {
             return Vec::new();
         }
         let may = |name: &str| self.member.as_ref().is_none_or(|member| member.may_use(name));
@@ -496,7 +496,7 @@ pub(crate) async fn turn(
     let open = OpenTurn {
         message,
         origin,
-        turn: Turn::start_with(state.history(), said.text, said.images).within(turns.calls.bounds()),
+        turn: Turn::start_with(state.history(), said).within(turns.calls.bounds()),
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         requests: BTreeMap::new(),

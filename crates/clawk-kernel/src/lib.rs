@@ -40,6 +40,7 @@ mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
+mod message_frame;
 pub mod moved;
 mod narrow;
 mod notice;
@@ -93,8 +94,11 @@ pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::{ForkPoint, kind};
 pub use infer::ModelOptions;
 pub use ingress::{Accepted, Inbound};
-pub use kernel::{ChannelFact, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing, PushGivenUp};
+pub use kernel::{
+    ChannelFact, ConversationStatus, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing, PushGivenUp,
+};
 pub use mailbox::MAILBOX;
+pub use message_frame::join_frame;
 pub use notice::{Answer, Notice, Plan, Question, Step, Stop as TalkStop, TurnEnd, Waiting};
 pub use options::{InboxLimits, Options, SwarmOptions};
 pub use outbox::{Deliveries, OutboxLimits, Undelivered};

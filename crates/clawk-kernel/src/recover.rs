@@ -199,7 +199,7 @@ pub(crate) async fn rebuild_inner(
 ) -> Result<Option<InnerTurn>, JournalError> {
     let said = Said {
         text: first.to_owned(),
-        images: Vec::new(),
+        ..Said::default()
     };
     let nobody = Origin::recorded(Default::default());
     let mut fold = Fold {
@@ -289,6 +289,8 @@ struct Fold {
     resumes: BTreeMap<Uuid, u32>,
     /// Pictures of the message that is taken next.
     attached: Vec<Image>,
+    /// Its frame.
+    framed: String,
     calls: BTreeMap<String, String>,
     spent: Amount,
     exists: bool,
@@ -314,8 +316,10 @@ impl Fold {
         match event.kind.as_str() {
             // silent-ok: a payload of ours always reads
             kind::MESSAGE_ATTACHED => self.attached.extend(image(event)),
+            kind::MESSAGE_FRAMED => self.framed = text(event),
             kind::MESSAGE_ACCEPTED => {
                 let images = std::mem::take(&mut self.attached);
+                let frame = std::mem::take(&mut self.framed);
                 if let Some(id) = found.message_id {
                     // silent-ok: a payload of ours always reads; of a foreign one the least role is left
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
@@ -323,10 +327,12 @@ impl Fold {
                     let said = Said {
                         text: text(event),
                         images,
+                        frame,
                     };
                     self.waiting.push((MessageId(id), said, origin));
                 }
             }
+            kind::CONVERSATION_CLEARED => self.history.clear(),
             kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
             // Erased: what it stood for is there as it was.
             kind::CONTEXT_COMPACTED => {
@@ -619,7 +625,7 @@ fn begin(
     (message, origin): (MessageId, Origin),
     said: Said,
 ) -> OpenTurn {
-    let turn = Turn::start_with(history, said.text, said.images).within(calls.bounds());
+    let turn = Turn::start_with(history, said).within(calls.bounds());
     OpenTurn {
         message,
         origin,

@@ -342,6 +342,7 @@ fn calls(
         audit_writable: options.audit_writable,
         claims: options.claims,
         shown: options.shown,
+        timezone: options.timezone,
         memories,
         planning: options.planning,
         interrupted: Interrupted::default(),

@@ -1,6 +1,7 @@
 //! The messages dialect of Anthropic.
 
 use clawk_egress::Url;
+use clawk_kernel::join_frame;
 use clawk_kernel::ports::{InferRequest, Message, StopReason};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -56,7 +57,8 @@ fn messages(request: &InferRequest) -> Vec<Value> {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in &request.messages {
         let (role, blocks) = match message {
-            Message::User { text, images } => {
+            Message::User { text, images, frame } => {
+                let text = join_frame(frame, text);
                 let shown = images.iter().filter_map(|image| {
                     let source =
                         json!({ "type": "base64", "media_type": image.mime_type, "data": base64(image)? });

@@ -1,6 +1,7 @@
 //! The chat completions dialect, as OpenAI defines it and others bend it.
 
 use clawk_egress::Url;
+use clawk_kernel::join_frame;
 use clawk_kernel::ports::{InferRequest, Message, StopReason};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -65,8 +66,11 @@ fn set(body: &mut Value, name: &str, value: Value) {
 
 fn message(message: &Message) -> Value {
     match message {
-        Message::User { text, images } if images.is_empty() => json!({ "role": "user", "content": text }),
-        Message::User { text, images } => {
+        Message::User { text, images, frame } if images.is_empty() => {
+            json!({ "role": "user", "content": join_frame(frame, text) })
+        }
+        Message::User { text, images, frame } => {
+            let text = join_frame(frame, text);
             let words = (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
             let shown = images.iter().filter_map(|image| {
                 let data = base64(image)?;

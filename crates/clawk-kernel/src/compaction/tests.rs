@@ -6,6 +6,7 @@ fn turns(count: usize, bytes: usize) -> Vec<Message> {
             Message::User {
                 text: format!("{n} {}", "u".repeat(bytes)),
                 images: Vec::new(),
+                frame: String::new(),
             },
             Message::Assistant {
                 text: "yes".to_owned(),

@@ -22,6 +22,10 @@ pub enum Message {
         /// Pictures, in order. An adapter sends those that have their bytes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         images: Vec<Image>,
+        /// What is told of the message before its words: when, where and by whom it was said, and what it repeats. An adapter sends
+        /// both as [`crate::join_frame`] joins them. Empty: nothing is told.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        frame: String,
     },
     /// The model's words and the tools it asks for.
     Assistant {

@@ -181,7 +181,11 @@ pub(crate) fn prompt(screens: &Screens, request: &mut InferRequest) {
     clean(&mut request.system);
     for message in &mut request.messages {
         match message {
-            Message::User { text, .. } | Message::ToolResult { text, .. } => clean(text),
+            Message::User { text, frame, .. } => {
+                clean(text);
+                clean(frame);
+            }
+            Message::ToolResult { text, .. } => clean(text),
             // Its calls were looked at when they were asked for, and the provider knows them by their ids.
             Message::Assistant { text, .. } => clean(text),
         }

@@ -9,6 +9,7 @@ fn turn(tool: &str, arguments: Value, result: &str) -> Vec<Message> {
         Message::User {
             text: "do it".to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         },
         Message::Assistant {
             text: String::new(),

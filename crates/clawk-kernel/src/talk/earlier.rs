@@ -118,6 +118,7 @@ mod tests {
         Message::User {
             text: text.to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         }
     }
 

@@ -46,7 +46,7 @@ async fn send(kernel: &Kernel, asked: Talk) -> Result<Told, KernelError> {
 
 fn user(request: &InferRequest, at: usize) -> (String, Vec<Image>) {
     let users = request.messages.iter().filter_map(|message| match message {
-        Message::User { text, images } => Some((text.clone(), images.clone())),
+        Message::User { text, images, .. } => Some((text.clone(), images.clone())),
         Message::Assistant { .. } | Message::ToolResult { .. } => None,
     });
     users.collect::<Vec<_>>().remove(at)

@@ -9,6 +9,7 @@ mod bounds;
 mod boxes;
 mod channels;
 mod checkpoints;
+mod circumstances;
 mod claims;
 mod client_tools;
 mod compaction;

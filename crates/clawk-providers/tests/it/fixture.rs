@@ -194,6 +194,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
         messages: vec![Message::User {
             text: text.to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),

@@ -81,6 +81,7 @@ async fn the_conversation_alone_says_what_comes_next() {
         request.messages.push(Message::User {
             text: "again".to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         });
         assert_eq!(
             ask(&scripted(SCRIPT), &request).await.0.unwrap().text,
