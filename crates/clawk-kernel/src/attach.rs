@@ -168,13 +168,13 @@ pub(crate) fn images(attached: &[Attached], clean: impl Fn(&mut String)) -> Resu
     Ok(attached.iter().map(|image| image.image(&clean)).collect())
 }
 
-/// What the pictures of a request count for the purse, bytes; nothing where the provider is not shown them.
-pub(crate) fn counted(request: &InferRequest, takes_images: bool) -> u64 {
+/// What the pictures of a request and those of results (`of_tools`) count for the purse, bytes; nothing where the provider is not shown them.
+pub(crate) fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
     let each = request.messages.iter().map(|message| match message {
         Message::User { images, .. } => images.len(),
         Message::Assistant { .. } | Message::ToolResult { .. } => 0,
     });
-    let count = u64::try_from(each.sum::<usize>()).unwrap_or(u64::MAX);
+    let count = u64::try_from(each.sum::<usize>().saturating_add(of_tools)).unwrap_or(u64::MAX);
     if takes_images {
         count.saturating_mul(COUNTED_BYTES)
     } else {

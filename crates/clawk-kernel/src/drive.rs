@@ -347,6 +347,8 @@ impl Run<'_> {
     }
 
     async fn not_offered(&self, tool: &str, error: &CallError) {
+        // Where nobody sits at a terminal, who runs the agent reads it in the log.
+        tracing::error!(target: crate::OPERATOR, "tool `{tool}` is not offered: {error}");
         let text = format!("[tool `{tool}` is not offered: {error}]");
         self.notices.send(Notice::Said(text)).await;
     }
@@ -414,6 +416,8 @@ impl Run<'_> {
     fn told(&self, call_id: String, outcome: &Result<ToolCallResult, CallError>) -> Event {
         let told = prompt::result_text(outcome, self.calls.shown);
         self.calls.cuts.add(self.thread.session, told.cut);
+        let pictures = told.pictures.map(|found| (call_id.clone(), found));
+        self.calls.models.pictures.add(self.thread.session, pictures);
         Event::CallDone {
             call_id,
             text: told.text,

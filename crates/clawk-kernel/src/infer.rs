@@ -18,6 +18,7 @@ use crate::event::{
 };
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
+use crate::pictures::ToolPictures;
 use crate::ports::{
     Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, ProviderRate,
     StopReason, Terms, Unmet, Usage,
@@ -44,6 +45,8 @@ pub(crate) struct Models {
     pub(crate) purses: Arc<Purses>,
     pub(crate) screens: Arc<Screens>,
     pub(crate) scribe: Scribe,
+    /// Pictures in the results of tools.
+    pub(crate) pictures: ToolPictures,
 }
 
 impl Models {
@@ -201,7 +204,8 @@ async fn once(
     // The bound on output, still 0 here, will usually have four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
     let takes_images = spec.capabilities.contains(&Modality::Image);
-    let size = size.saturating_add(attach::counted(request, takes_images));
+    let of_tools = models.pictures.count(place.thread.session, request);
+    let size = size.saturating_add(attach::counted(request, of_tools, takes_images));
     let set = match set_aside(models, place, spec, attempt, (digest(&bytes), size)).await? {
         Ok(set) => set,
         Err(error) => return Ok(Err(error)),
@@ -216,6 +220,10 @@ async fn once(
             .await
             .map_err(|error| NoAnswer::Failed(error.to_string()))?
     };
+    if takes_images {
+        let shown = models.pictures.show(journal, place.thread.session, request).await;
+        request = shown.map_err(|error| NoAnswer::Failed(error.to_string()))?;
+    }
     let mut limit_ms = set.reservation.amount.busy_ms;
     let asked = digest(&bytes);
     let open = match Open::begin(models, place, spec, attempt, asked, set).await {

@@ -48,6 +48,7 @@ mod open_turn;
 mod options;
 pub mod outbox;
 mod output;
+mod pictures;
 pub mod place;
 mod plan;
 pub mod projection;
@@ -81,6 +82,9 @@ mod watch;
 mod world_model;
 
 pub use agent::Parts;
+/// The target of log lines that who runs an agent reads without asking for them: `clawk serve` writes them to standard error.
+pub const OPERATOR: &str = "clawk::operator";
+
 pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
 pub use call::{Breadth, Held, Lasting, Past, Reception, Reply};
 pub use carp::{Atlases, CarpError};

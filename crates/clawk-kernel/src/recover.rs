@@ -22,6 +22,7 @@ use crate::error::CallError;
 use crate::event::{ForkPoint, Scribe, kind};
 use crate::open_turn::OpenTurn;
 use crate::output::Told;
+use crate::pictures::ResultPictures;
 use crate::ports::{Completion, Image, JournalError, Message, Recorded, Scan};
 use crate::prompt;
 use crate::purse::Amount;
@@ -223,6 +224,10 @@ pub(crate) async fn rebuild_inner(
         })
         .await?;
     calls.cuts.add(session, std::mem::take(&mut fold.cuts));
+    calls
+        .models
+        .pictures
+        .add(session, std::mem::take(&mut fold.pictures));
     let open = fold.end(calls).open.into_iter().next();
     Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
 }
@@ -275,6 +280,10 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
         }
     }
     calls.cuts.add(wanted, std::mem::take(&mut fold.cuts));
+    calls
+        .models
+        .pictures
+        .add(wanted, std::mem::take(&mut fold.pictures));
     Ok(fold)
 }
 
@@ -296,6 +305,8 @@ struct Fold {
     exists: bool,
     /// Results whose text was cut.
     cuts: Vec<Digest>,
+    /// Results that have pictures, by the id of their call.
+    pictures: Vec<(String, ResultPictures)>,
 }
 
 impl Fold {
@@ -476,9 +487,12 @@ impl Fold {
                 text: ERASED.to_owned(),
                 is_error: found.is_error,
                 cut: None,
+                pictures: None,
             },
         };
         self.cuts.extend(told.cut);
+        let pictures = told.pictures.map(|found| (call_id.clone(), found));
+        self.pictures.extend(pictures);
         let (text, is_error) = (told.text, told.is_error);
         self.with(calls, found.turn, |open| called(open, call_id, text, is_error));
     }

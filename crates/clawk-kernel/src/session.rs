@@ -84,6 +84,7 @@ impl Sessions {
         state.mailbox.end();
         self.calls.desk.forget(id);
         self.calls.cuts.forget(id);
+        self.calls.models.pictures.forget(id);
         let duration_ms = self
             .scribe
             .clock()

@@ -403,7 +403,7 @@ impl Entry {
             reason: format!("its {name} can't be used: {fault}"),
         })?;
         for note in &read.notes {
-            tracing::warn!(tool = %self.name, "the server's {name} is odd, {note}");
+            tracing::warn!(target: crate::OPERATOR, "tool `{}`: the server's {name} is odd, {note}", self.name);
         }
         Ok(read)
     }

@@ -57,6 +57,11 @@ impl McpTool {
         })
     }
 
+    /// How many tools the server lists.
+    pub(crate) async fn listed(&self) -> Result<usize, RunError> {
+        Ok(self.server.link().await?.tools.len())
+    }
+
     /// All tools of the server, where neither the manifest nor the server means one of them by the declared tool's name.
     pub(crate) async fn takes_over(&self) -> Result<Option<Vec<String>>, RunError> {
         let link = self.server.link().await?;

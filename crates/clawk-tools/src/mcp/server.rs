@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clawk_egress::{Client, Url};
 use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
 use clawk_kernel::sheet::visible;
-use clawk_plan::{Obtained, Plan, Refusal, Request};
+use clawk_plan::{NetworkMode, Obtained, Plan, Refusal, Request};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
 use http::HeaderMap;
@@ -33,6 +33,12 @@ use crate::oauth::Tokens;
 
 /// How long start, handshake and `tools/list` may take together.
 const START: Duration = Duration::from_secs(60);
+
+/// How long the handshake alone may take: what the process said is told then.
+const HANDSHAKE: Duration = Duration::from_secs(50);
+
+/// Programs that fetch a server from a registry when they start it.
+const STARTERS: [&str; 8] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "deno"];
 
 /// Restarts within [`RESTART_WINDOW`], after the first start.
 const MAX_RESTARTS: usize = 3;
@@ -234,9 +240,10 @@ impl Server {
                     ));
                 };
                 let transport = LineTransport::new(Throttle::new(stdout), stdin, MAX_MESSAGE_BYTES);
-                let session = match serve_client(info, transport).await {
-                    Ok(session) => session,
-                    Err(error) => return Err(self.no_session(&error, Some(&service)).await),
+                let session = match tokio::time::timeout(HANDSHAKE, serve_client(info, transport)).await {
+                    Ok(Ok(session)) => session,
+                    Ok(Err(error)) => return Err(self.no_session(&error, Some(&service)).await),
+                    Err(_elapsed) => return Err(self.too_late(&service)),
                 };
                 let obtained = service.obtained().clone();
                 (session, Some(service), obtained)
@@ -267,7 +274,7 @@ impl Server {
             }
         };
         for note in notes.iter().take(20) {
-            tracing::warn!(server = %self.name, "the MCP server's list: {note}");
+            tracing::warn!(target: clawk_kernel::OPERATOR, server = %self.name, "the MCP server's list: {note}");
         }
         Ok(Live {
             session,
@@ -281,6 +288,30 @@ impl Server {
         })
     }
 
+    /// It runs, and says nothing that the protocol knows.
+    fn too_late(&self, service: &Service) -> RunError {
+        let words = last_lines(&service.stderr_tail());
+        let said = if words.is_empty() {
+            String::new()
+        } else {
+            format!("; its last words: {words}")
+        };
+        RunError::Unavailable(format!(
+            "the MCP server `{}` did not answer within {} s{said}{}",
+            self.name,
+            HANDSHAKE.as_secs(),
+            self.hint()
+        ))
+    }
+
+    /// What a program that fetches its server when it starts may lack here.
+    fn hint(&self) -> String {
+        match &self.source {
+            Source::Program { spec, .. } => starter_hint(spec).unwrap_or_default(),
+            Source::Endpoint(_) => String::new(),
+        }
+    }
+
     async fn no_session(&self, error: &ClientInitializeError, service: Option<&Service>) -> RunError {
         // The transport's own words carry type names.
         let words = match error {
@@ -289,8 +320,9 @@ impl Server {
         };
         let said = last_words(service).await;
         RunError::Unavailable(format!(
-            "no session with the MCP server `{}`: {words}{said}",
-            self.name
+            "no session with the MCP server `{}`: {words}{said}{}",
+            self.name,
+            self.hint()
         ))
     }
 
@@ -506,6 +538,24 @@ fn last_lines(text: &str) -> String {
     }
     kept.reverse();
     kept.join(" | ")
+}
+
+/// What such a program needs: the way to its registry, and a folder for what it fetches.
+fn starter_hint(spec: &Spec) -> Option<String> {
+    let name = spec.program.rsplit('/').next().unwrap_or_default();
+    if !STARTERS.contains(&name) {
+        return None;
+    }
+    let network = match spec.plan.network().mode {
+        NetworkMode::Deny => "its sandbox has no network, so it can fetch nothing",
+        NetworkMode::Allowlist | NetworkMode::AllowAll => {
+            "its registry must be in `allowed_hosts` of its sandbox"
+        }
+    };
+    Some(format!(
+        ". `{name}` fetches the server when it starts it: {network}; and it needs a folder that it may write for its cache. \
+         Install the server once and name its own program in `mcp_source.uri`"
+    ))
 }
 
 /// A line without a terminal's escape sequences: colours say nothing here.
