@@ -154,6 +154,12 @@ impl Runner {
         }
     }
 
+    /// What keeps programs of MCP servers from starting here, as far as it is seen without starting them.
+    #[must_use]
+    pub fn server_faults(&self) -> Vec<String> {
+        self.servers.iter().filter_map(|server| server.fault()).collect()
+    }
+
     /// How many tools the MCP server of this tool lists; starts it.
     ///
     /// # Errors

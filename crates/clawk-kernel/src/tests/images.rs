@@ -192,7 +192,7 @@ fn behind_the_result(request: &InferRequest) -> Option<(String, Vec<Image>)> {
     let mut messages = request.messages.iter();
     messages.find(|message| matches!(message, Message::ToolResult { .. }))?;
     match messages.next() {
-        Some(Message::User { text, images }) => Some((text.clone(), images.clone())),
+        Some(Message::User { text, images, .. }) => Some((text.clone(), images.clone())),
         Some(Message::Assistant { .. } | Message::ToolResult { .. }) | None => None,
     }
 }

@@ -13,6 +13,7 @@ mod server;
 mod stdio;
 mod taken;
 mod throttle;
+mod words;
 
 use std::sync::Arc;
 
@@ -81,10 +82,7 @@ impl McpTool {
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
         self.server.unchanged(&link, &tool.name).await?;
-        let harmless = match tool.by {
-            ServedBy::Call => self.trusted && tool.annotations.get("readOnlyHint") == Some(&json!(true)),
-            ServedBy::Resources | ServedBy::Prompts => true,
-        };
+        let harmless = self.trusted && tool.annotations.get("readOnlyHint") == Some(&json!(true));
         let ran = self.server.call(&link, tool, call, session, harmless).await;
         self.server.tell(&call.connections);
         ran

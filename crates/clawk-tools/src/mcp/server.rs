@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
 use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
-use clawk_kernel::sheet::visible;
 use clawk_plan::{NetworkMode, Obtained, Plan, Refusal, Request};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
@@ -26,6 +25,7 @@ use super::requests::{self, RequestError};
 use super::result::outcome;
 use super::stdio::LineTransport;
 use super::throttle::Throttle;
+use super::words::{absent_program, last_lines, last_words, starter_hint};
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
 use crate::egress::WayOut;
@@ -36,9 +36,6 @@ const START: Duration = Duration::from_secs(60);
 
 /// How long the handshake alone may take: what the process said is told then.
 const HANDSHAKE: Duration = Duration::from_secs(50);
-
-/// Programs that fetch a server from a registry when they start it.
-const STARTERS: [&str; 8] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "deno"];
 
 /// Restarts within [`RESTART_WINDOW`], after the first start.
 const MAX_RESTARTS: usize = 3;
@@ -54,9 +51,6 @@ const MAX_WATCHES: usize = 8;
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Text of one result that is kept where the sandbox sets no `max_output_bytes`, bytes.
 const MAX_RESULT_BYTES: usize = 4 << 20;
-/// Lines and bytes of a server's last words.
-const LAST_LINES: usize = 6;
-const LAST_BYTES: usize = 1_200;
 
 /// Where the server is.
 pub(crate) enum Source {
@@ -288,6 +282,18 @@ impl Server {
         })
     }
 
+    /// What keeps its program from starting, as far as it is seen from outside.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let Source::Program { spec, .. } = &self.source else {
+            return None;
+        };
+        let why = absent_program(spec).or_else(|| {
+            let closed = spec.plan.network().mode == NetworkMode::Deny;
+            starter_hint(spec).filter(|_| closed)
+        })?;
+        Some(format!("the MCP server `{}` can't start{why}", self.name))
+    }
+
     /// It runs, and says nothing that the protocol knows.
     fn too_late(&self, service: &Service) -> RunError {
         let words = last_lines(&service.stderr_tail());
@@ -362,7 +368,12 @@ impl Server {
                 self.name
             ))),
             Ok(Err(RequestError::Service(ServiceError::McpError(error)))) => {
-                let text = format!("MCP error {}: {}", error.code.0, cut(&error.message, 4 << 10).0);
+                let said = cut(&error.message, 4 << 10).0;
+                // Some libraries write the code into the words already.
+                let text = match said.strip_prefix("MCP error ") {
+                    Some(_) => said.to_owned(),
+                    None => format!("MCP error {}: {said}", error.code.0),
+                };
                 Ok(RunOutcome {
                     obtained: link.obtained.clone(),
                     ..crate::call::failed(text)
@@ -497,79 +508,6 @@ impl Link {
                 .as_ref()
                 .is_none_or(|service| service.ended().is_none())
     }
-}
-
-/// How a process ended and the last line it wrote to standard error, for an error's text.
-async fn last_words(service: Option<&Service>) -> String {
-    let Some(service) = service else {
-        return String::new();
-    };
-    // The end arrives a moment after the closed stream that made it known.
-    let end = tokio::time::timeout(Duration::from_millis(500), service.wait()).await;
-    // silent-ok: it lives on, then
-    let mut text = match end.ok().flatten() {
-        Some(end) => match (end.limit, end.exit_code, end.signal) {
-            (Some(limit), _, _) => format!("; it was {limit}"),
-            (None, Some(code), _) => format!("; it ended with exit code {code}"),
-            (None, None, signal) => format!("; it was ended by signal {}", signal.unwrap_or_default()),
-        },
-        None => String::new(),
-    };
-    let words = last_lines(&service.stderr_tail());
-    if !words.is_empty() {
-        text.push_str(&format!("; its last words: {words}"));
-    }
-    text
-}
-
-/// The last lines of a text, at most [`LAST_LINES`] and [`LAST_BYTES`], in one line that nothing is hidden in.
-fn last_lines(text: &str) -> String {
-    let lines = text.lines().rev().map(without_escapes);
-    let lines = lines.filter(|line| !line.trim().is_empty()).take(LAST_LINES);
-    let mut kept: Vec<String> = Vec::new();
-    let mut bytes = 0;
-    for line in lines {
-        let line = visible(cut(line.trim(), 300).0);
-        bytes += line.len() + 3;
-        if bytes > LAST_BYTES {
-            break;
-        }
-        kept.push(line);
-    }
-    kept.reverse();
-    kept.join(" | ")
-}
-
-/// What such a program needs: the way to its registry, and a folder for what it fetches.
-fn starter_hint(spec: &Spec) -> Option<String> {
-    let name = spec.program.rsplit('/').next().unwrap_or_default();
-    if !STARTERS.contains(&name) {
-        return None;
-    }
-    let network = match spec.plan.network().mode {
-        NetworkMode::Deny => "its sandbox has no network, so it can fetch nothing",
-        NetworkMode::Allowlist | NetworkMode::AllowAll => {
-            "its registry must be in `allowed_hosts` of its sandbox"
-        }
-    };
-    Some(format!(
-        ". `{name}` fetches the server when it starts it: {network}; and it needs a folder that it may write for its cache. \
-         Install the server once and name its own program in `mcp_source.uri`"
-    ))
-}
-
-/// A line without a terminal's escape sequences: colours say nothing here.
-fn without_escapes(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut rest = line.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c == '\u{1b}' && rest.next_if_eq(&'[').is_some() {
-            let _end = rest.by_ref().find(|c| ('@'..='~').contains(c));
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 /// One `tools/call`, raw. The server is told when this future is dropped.
