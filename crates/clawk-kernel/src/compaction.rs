@@ -117,6 +117,7 @@ pub(crate) fn instead(text: &str) -> Vec<Message> {
         Message::Assistant {
             text: text.to_owned(),
             calls: Vec::new(),
+            state: None,
         },
     ]
 }

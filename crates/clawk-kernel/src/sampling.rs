@@ -200,6 +200,7 @@ pub(crate) async fn run(
         SampleRole::Assistant => Message::Assistant {
             text: message.text.clone(),
             calls: Vec::new(),
+            state: None,
         },
     });
     let request = InferRequest {

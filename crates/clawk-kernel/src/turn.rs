@@ -256,13 +256,18 @@ impl Turn {
             .saturating_add(completion.usage.cache_write_tokens);
         self.usage.estimated |= completion.usage.estimated;
         let Completion {
-            text, calls, stop, ..
+            text,
+            calls,
+            stop,
+            state,
+            ..
         } = completion;
         self.declined = stop == StopReason::Refusal;
         let mut effects = Vec::new();
         self.messages.push(Message::Assistant {
             text: text.clone(),
             calls: calls.clone(),
+            state,
         });
         let text = match stop {
             StopReason::Length => format!("{text}\n[cut: the answer reached its token limit]"),

@@ -11,6 +11,7 @@ fn turns(count: usize, bytes: usize) -> Vec<Message> {
             Message::Assistant {
                 text: "yes".to_owned(),
                 calls: Vec::new(),
+                state: None,
             },
         ]
     };

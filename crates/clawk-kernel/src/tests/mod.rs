@@ -18,6 +18,7 @@ mod effects;
 mod egress;
 mod grants;
 mod images;
+mod kept_state;
 mod known;
 mod leaves;
 mod limits;

@@ -41,6 +41,7 @@ async fn go_on(provider: &Arc<dyn Provider>, request: &mut InferRequest, result:
     request.messages.push(Message::Assistant {
         text: answer.text,
         calls: answer.calls,
+        state: answer.state,
     });
     let result = |call_id| Message::ToolResult {
         call_id,
