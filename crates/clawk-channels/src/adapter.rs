@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Frame, Later};
+use clawk_kernel::ports::{Delivery, Frame, Later, MessageContext};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -125,9 +125,16 @@ pub struct Incoming {
     pub text: String,
     /// Files beside it.
     pub attachments: Vec<Attachment>,
+    /// What the platform says of it beside the text. The platform's and the sender's names are put in by the inlet.
+    pub context: MessageContext,
+    /// The platform's id of the message that it answers, where the platform does not repeat its words; they are looked up by the inlet.
+    pub answers: Option<String>,
     /// Days for which the ids are remembered; 7 when absent.
     pub remembered_days: Option<u32>,
 }
+
+/// The beginning of an edit's id: it is no message that can be answered, marked as read or reacted to.
+pub(crate) const EDIT: &str = "edit:";
 
 /// A file beside a message, by what the platform says of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

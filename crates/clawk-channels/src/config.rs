@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clawk_manifest::model::{Channel, ChannelType, Provider};
 use serde::{Deserialize, Serialize};
 
-use crate::timetable::Timetable;
+use crate::timetable;
 
 /// The most that `max_attachment_mb` may be: a file lies in memory on its way.
 const MAX_ATTACHMENT_MB: u32 = 200;
@@ -78,7 +78,7 @@ pub struct ChannelConfig {
     /// Where mail is handed in: of `email`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smtp_url: Option<String>,
-    /// IANA name of the schedule's time zone; UTC when absent.
+    /// IANA name of a time zone: of a schedule (UTC when absent), or of the people who write (the agent's when absent).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
     /// Runs of the schedule that were missed.
@@ -128,8 +128,34 @@ impl Default for ChannelConfig {
     }
 }
 
+/// A platform's name as people write it.
+pub(crate) const fn platform_name(kind: ChannelType) -> &'static str {
+    match kind {
+        ChannelType::Telegram => "Telegram",
+        ChannelType::Discord => "Discord",
+        ChannelType::Slack => "Slack",
+        ChannelType::Whatsapp => "WhatsApp",
+        ChannelType::Matrix => "Matrix",
+        ChannelType::Email => "e-mail",
+        ChannelType::Line => "LINE",
+        ChannelType::Lark => "Lark",
+        ChannelType::Wechat => "WeChat",
+        ChannelType::Qq => "QQ",
+        ChannelType::Dingtalk => "DingTalk",
+        ChannelType::Webhook => "a webhook",
+        ChannelType::Web => "a web page",
+        ChannelType::Voice => "voice",
+        ChannelType::Cli => "the terminal",
+        ChannelType::Cron => "a schedule",
+        ChannelType::Queue => "a queue",
+        ChannelType::DbTrigger => "a database",
+        ChannelType::Imap => "a mailbox",
+        ChannelType::Custom => "a program",
+    }
+}
+
 /// Keys that every type of people's platform has.
-const PEOPLE: &[&str] = &["admins", "respond", "refuse", "max_attachment_mb"];
+const PEOPLE: &[&str] = &["admins", "respond", "refuse", "max_attachment_mb", "timezone"];
 /// Keys that every trigger has.
 const TRIGGER: &[&str] = &["prompt", "deliver_to"];
 
@@ -287,16 +313,8 @@ impl ChannelConfig {
                 "`[channels.{name}] settings.intents` is `{intents}`, not a whole number"
             ));
         }
-        if channel.kind == ChannelType::Cron {
-            let schedule = channel
-                .trigger
-                .as_ref()
-                .and_then(|trigger| trigger.schedule.as_deref());
-            // Only the zone is judged here; the manifest judges the schedule.
-            let table = Timetable::new(schedule.unwrap_or("* * * * *"), self.timezone.as_deref());
-            if let (Err(reason), Some(_)) = (table, &self.timezone) {
-                faults.push(format!("`[channels.{name}] timezone`: {reason}"));
-            }
+        if let Some(Err(reason)) = self.timezone.as_deref().map(timetable::zone) {
+            faults.push(format!("`[channels.{name}] timezone`: {reason}"));
         }
         if self.max_attachment_mb == 0 || self.max_attachment_mb > MAX_ATTACHMENT_MB {
             faults.push(format!(

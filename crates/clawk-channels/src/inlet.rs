@@ -3,15 +3,17 @@
 //!
 //! Long because the checks of one message run in one order for all platforms, and are read from top to bottom.
 
+mod commands;
 mod heard;
 mod reaction;
+mod recent;
 mod shown;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Delivery, MessageContext};
+use clawk_kernel::ports::{Delivery, MessageContext, QuoteKind};
 use clawk_kernel::time::{Clock, Timestamp};
 use clawk_kernel::{ChannelFact, Inbound, Kernel, KernelError, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::{AccessControl, Channel};
@@ -21,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adapter::{Adapter, Incoming, Out, Press};
-use crate::config::{ChannelConfig, Refuse, Respond, is_trigger};
+use crate::config::{ChannelConfig, Refuse, Respond, is_trigger, platform_name};
 use crate::cursor::Cursor;
 use crate::details;
 use crate::files::{Files, Whose};
@@ -89,6 +91,7 @@ pub struct Inlet {
     cursor: Cursor,
     files: Files,
     pub(crate) live: Arc<Live>,
+    pub(crate) recent: recent::RecentMessages,
     questions: Arc<Questions>,
     adapter: OnceLock<Weak<dyn Adapter>>,
     tasks: TaskTracker,
@@ -151,6 +154,7 @@ impl Inlet {
             cursor,
             files,
             live: Arc::default(),
+            recent: recent::RecentMessages::default(),
             questions,
             tasks,
             over,
@@ -256,12 +260,26 @@ impl Inlet {
             remembered_days: incoming.remembered_days.unwrap_or(REMEMBERED_DAYS),
             text: String::new(),
             images: Vec::new(),
-            context: MessageContext::default(),
+            context: self.context_of(incoming),
+        }
+    }
+
+    /// What the agent is told of a message beside its words: the same for every platform.
+    fn context_of(&self, incoming: &Incoming) -> MessageContext {
+        MessageContext {
+            platform: Some(platform_name(self.channel.kind).to_owned()),
+            sender_name: incoming.sender_name.clone(),
+            timezone: self.config.timezone.clone(),
+            ..incoming.context.clone()
         }
     }
 
     /// Takes a message in.
     pub async fn message(&self, mut incoming: Incoming) -> Taken {
+        if let Some(answered) = self.recent.answered_by(&incoming) {
+            incoming.context.quotes.push(answered);
+        }
+        self.recent.heard(&incoming);
         let taken = self.judged(&mut incoming).await;
         let came = match &taken {
             Taken::Accepted { duplicate: false, .. } => Came::Accepted,
@@ -272,8 +290,10 @@ impl Inlet {
         };
         self.status.came(self.now(), came);
         if came == Came::Accepted {
-            self.acknowledge(&incoming);
-            self.react(&incoming);
+            if !incoming.context.edited {
+                self.acknowledge(&incoming);
+                self.react(&incoming);
+            }
             if let Taken::Accepted { message, session, .. } = &taken {
                 self.follow(&incoming.conversation, *message, *session);
             }
@@ -316,6 +336,8 @@ impl Inlet {
         let asks = details::asks(&spoken);
         // With a name behind it, the command is for whom the platform says that it names.
         let bare = asks && !incoming.text.contains('@');
+        let command = self.command(incoming, &spoken);
+        let bare = bare || command.is_some_and(|(_, named)| !named);
         let addressed = bare || incoming.direct || incoming.mention || self.config.respond == Respond::All;
         if !addressed && !answers {
             return Taken::Ignored;
@@ -328,11 +350,16 @@ impl Inlet {
             self.has_answered(&incoming.ids, true);
             return Taken::Ignored;
         }
+        if let Some((command, _)) = command {
+            self.has_answered(&incoming.ids, true);
+            self.obey(command, incoming, sender, inbound.role).await;
+            return Taken::Ignored;
+        }
         if asks {
             self.details(incoming, sender, inbound.role).await;
             return Taken::Ignored;
         }
-        let length = u64::try_from(incoming.text.chars().count()).unwrap_or(u64::MAX);
+        let length = u64::try_from(chars_of(incoming)).unwrap_or(u64::MAX);
         if let Some(most) = self.channel.processing.max_message_length
             && length > most
         {
@@ -404,6 +431,7 @@ impl Inlet {
     /// Takes the message of a schedule, in the name of the person who made it. Its role is the lower one of `most` and of what the
     /// person has now. It is refused if the person may not speak here any more.
     pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role) -> Taken {
+        let context = self.context_of(&incoming);
         let Incoming {
             ids,
             conversation,
@@ -426,7 +454,7 @@ impl Inlet {
             remembered_days: REMEMBERED_DAYS,
             text,
             images: Vec::new(),
-            context: MessageContext::default(),
+            context,
         };
         match self.kernel.submit(inbound).await {
             Ok(accepted) => Taken::Accepted {
@@ -711,6 +739,14 @@ fn unkept(error: KernelError) -> Taken {
         | KernelError::Memory(_)
         | KernelError::Journal(_) => Taken::Later(told),
     }
+}
+
+/// Characters that a message brings: the sender's own, and those that are passed on.
+fn chars_of(incoming: &Incoming) -> usize {
+    let quotes = incoming.context.quotes.iter();
+    let passed_on = quotes.filter(|quote| quote.kind == QuoteKind::Forward);
+    let others: usize = passed_on.map(|quote| quote.text.chars().count()).sum();
+    incoming.text.chars().count().saturating_add(others)
 }
 
 /// A platform's name in one line, without invisible characters and without those that change the direction of text.

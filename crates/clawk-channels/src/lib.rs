@@ -8,6 +8,7 @@
 
 pub mod adapter;
 
+mod albums;
 mod api;
 
 mod check;

@@ -8,7 +8,7 @@ use clawk_kernel::ports::{Deliver, Delivery, Later, Outgoing};
 use clawk_proto::MessageId;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Abilities, Adapter, Carries, Found, Markup, Out, OutFile};
+use crate::adapter::{Abilities, Adapter, Carries, EDIT, Found, Markup, Out, OutFile};
 use crate::inlet::Inlet;
 use crate::live::Seen;
 use crate::markup;
@@ -121,7 +121,7 @@ impl Outlet {
             let piece = Out {
                 id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
                 conversation: out.conversation.clone(),
-                reply_to: out.reply_to.clone().filter(|id| n == 0 && !id.starts_with(RUN)),
+                reply_to: out.reply_to.clone().filter(|id| n == 0 && names_message(id)),
                 text: dress(markdown, abilities.markup),
                 markdown: markdown.clone(),
                 files: if last { files.to_vec() } else { Vec::new() },
@@ -137,6 +137,9 @@ impl Outlet {
                 Delivery::Delivered {
                     platform_id: id_there,
                 } => {
+                    if let Some(id) = &id_there {
+                        self.inlet.recent.said(id, &out.conversation, markdown);
+                    }
                     platform_id = platform_id.or(id_there);
                     self.has(&id, n + 1);
                 }
@@ -317,13 +320,18 @@ impl Deliver for Outlet {
             let delivery = self.send(out, &[], cancel).await;
             // One that is sent again later is still worked on.
             let over = matches!(delivery, Delivery::Delivered { .. } | Delivery::Failed { .. });
-            let of = out.reply_to.as_deref().filter(|id| !id.starts_with(RUN));
+            let of = out.reply_to.as_deref().filter(|id| names_message(id));
             if let (true, Some(id)) = (over, of) {
                 self.inlet.unreact(&out.conversation, id);
             }
             delivery
         })
     }
+}
+
+/// Whether an id is that of a message on the platform: not of a schedule's run, nor of an edit.
+fn names_message(id: &str) -> bool {
+    !id.starts_with(RUN) && !id.starts_with(EDIT)
 }
 
 /// Splits Markdown into pieces that each fit the platform's limit in the platform's own markup.

@@ -7,6 +7,14 @@ use croner::Cron as Pattern;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 
+/// A time zone by its IANA name.
+///
+/// # Errors
+/// For people: it is not known here.
+pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
+    TimeZone::get(name).map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))
+}
+
 /// A cron expression and its zone.
 #[derive(Debug, Clone)]
 pub(crate) struct Timetable {
@@ -22,8 +30,7 @@ impl Timetable {
             .map_err(|error| format!("`{schedule}` is not a schedule: {error}"))?;
         let zone = match timezone {
             None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name)
-                .map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))?,
+            Some(name) => zone(name)?,
         };
         Ok(Self { pattern, zone })
     }
@@ -35,6 +42,14 @@ impl Timetable {
     fn zoned(&self, at: Timestamp) -> Option<Zoned> {
         let at = jiff::Timestamp::from_microsecond(at.0).ok()?; // silent-ok: no clock says such a time
         Some(at.to_zoned(self.zone.clone()))
+    }
+
+    /// A time as a person in the zone reads it: RFC 3339 with the zone's offset.
+    pub(crate) fn told(&self, at: Timestamp) -> String {
+        match self.zoned(at) {
+            Some(at) => at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+            None => at.to_string(),
+        }
     }
 
     /// The next time after this one; none: there is none in centuries.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clawk_kernel::Role;
+use clawk_kernel::ports::MessageContext;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -32,6 +33,8 @@ struct Kept {
     text: String,
     files: Vec<KeptFile>,
     remembered_days: Option<u32>,
+    #[serde(default)]
+    context: MessageContext,
     /// Microseconds: their order.
     at: i64,
     /// What the recordings became, once that is paid.
@@ -164,6 +167,7 @@ fn kept(waiting: &Waiting) -> Kept {
         text: incoming.text.clone(),
         files: incoming.attachments.iter().map(file).collect(),
         remembered_days: incoming.remembered_days,
+        context: incoming.context.clone(),
         at: waiting.at,
         words: waiting.words.clone(),
     }
@@ -194,6 +198,9 @@ fn waiting(kept: Kept) -> io::Result<Waiting> {
             sender_name: kept.name,
             text: kept.text,
             attachments,
+            context: kept.context,
+            // It was looked up before.
+            answers: None,
             remembered_days: kept.remembered_days,
         },
         role: match (kept.admin, kept.user) {

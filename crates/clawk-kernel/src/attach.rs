@@ -8,7 +8,8 @@ use clawk_proto::Digest;
 
 use crate::error::KernelError;
 use crate::event::digest;
-use crate::ports::{Image, InferRequest, Journal, JournalError, Message};
+use crate::message_frame::MessageFrame;
+use crate::ports::{Image, InferRequest, Journal, JournalError, Message, MessageContext};
 
 /// Pictures of one message.
 pub const MAX_IMAGES: usize = 16;
@@ -111,13 +112,29 @@ fn too_large() -> String {
 pub(crate) struct Incoming {
     pub(crate) text: String,
     pub(crate) images: Vec<Attached>,
+    pub(crate) setting: Setting,
+}
+
+/// Where a message's frame comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Setting {
+    /// It is written when the message is taken.
+    Given(MessageContext),
+    /// It was written when the message was taken in the run that is played again.
+    Recorded(MessageFrame),
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self::Given(MessageContext::default())
+    }
 }
 
 impl From<String> for Incoming {
     fn from(text: String) -> Self {
         Self {
             text,
-            images: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -127,6 +144,8 @@ impl From<String> for Incoming {
 pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) images: Vec<Image>,
+    /// See [`Message::User`].
+    pub(crate) frame: String,
 }
 
 /// The pictures of a message with their names cleaned.
@@ -149,13 +168,13 @@ pub(crate) fn images(attached: &[Attached], clean: impl Fn(&mut String)) -> Resu
     Ok(attached.iter().map(|image| image.image(&clean)).collect())
 }
 
-/// What the pictures of a request count for the purse, bytes; nothing where the provider is not shown them.
-pub(crate) fn counted(request: &InferRequest, takes_images: bool) -> u64 {
+/// What the pictures of a request and those of results (`of_tools`) count for the purse, bytes; nothing where the provider is not shown them.
+pub(crate) fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
     let each = request.messages.iter().map(|message| match message {
         Message::User { images, .. } => images.len(),
         Message::Assistant { .. } | Message::ToolResult { .. } => 0,
     });
-    let count = u64::try_from(each.sum::<usize>()).unwrap_or(u64::MAX);
+    let count = u64::try_from(each.sum::<usize>().saturating_add(of_tools)).unwrap_or(u64::MAX);
     if takes_images {
         count.saturating_mul(COUNTED_BYTES)
     } else {
@@ -174,7 +193,7 @@ pub(crate) async fn shown(
 ) -> Result<InferRequest, JournalError> {
     let mut left = MAX_SHOWN_BYTES;
     for message in request.messages.iter_mut().rev() {
-        let Message::User { text, images } = message else {
+        let Message::User { text, images, .. } = message else {
             continue;
         };
         for mut image in std::mem::take(images) {

@@ -223,6 +223,7 @@ impl Catalog {
                 || found.iter().any(|other| *other.name == *name);
             if known {
                 tracing::warn!(
+                    target: crate::OPERATOR,
                     tool = %entry.name,
                     "another tool is called `{name}` already; the one of this server is left out. Name it in the manifest, with `mcp_source.tool_name`"
                 );

@@ -186,6 +186,7 @@ async fn ask(
             messages: vec![Message::User {
                 text: question.text(),
                 images: Vec::new(),
+                frame: String::new(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

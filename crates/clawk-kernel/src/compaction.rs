@@ -6,6 +6,7 @@ use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{canonical, digest};
+use crate::message_frame::join_frame;
 use crate::ports::Message;
 
 /// What stands before a summary, as if the person had asked for it: every model takes it, and roles alternate.
@@ -111,10 +112,12 @@ pub(crate) fn instead(text: &str) -> Vec<Message> {
         Message::User {
             text: ASKED.to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         },
         Message::Assistant {
             text: text.to_owned(),
             calls: Vec::new(),
+            state: None,
         },
     ]
 }
@@ -168,11 +171,11 @@ pub(crate) fn extracts(old: &[Message], bytes: usize) -> String {
 fn line(message: &Message, bytes: usize) -> Option<String> {
     let (who, text) = match message {
         Message::User { text, .. } if text == ASKED => return None,
-        Message::User { text, .. } => ("person", text),
-        Message::Assistant { text, .. } => ("agent", text),
-        Message::ToolResult { text, .. } => ("tool result", text),
+        Message::User { text, frame, .. } => ("person", join_frame(frame, text)),
+        Message::Assistant { text, .. } => ("agent", text.into()),
+        Message::ToolResult { text, .. } => ("tool result", text.into()),
     };
-    (!text.trim().is_empty()).then(|| format!("{who}: {}\n", clipped(text, bytes)))
+    (!text.trim().is_empty()).then(|| format!("{who}: {}\n", clipped(&text, bytes)))
 }
 
 /// The text within so many bytes, at a character's border.

@@ -271,11 +271,11 @@ impl Run<'_> {
         }
     }
 
-    /// What the model may ask for. An observer is offered nothing (R13).
+    /// What the model may ask for. An observer is offered nothing (R13), nor is a viewer's turn (C4).
     async fn offers(&self) -> Vec<ToolOffer> {
         let claw = self.calls.manifest.identity.autonomy;
         let autonomy = self.member.as_ref().map_or(claw, |member| member.autonomy(claw));
-        if autonomy == Autonomy::Observer {
+        if autonomy == Autonomy::Observer || !roles::triggers(self.role) {
             return Vec::new();
         }
         let may = |name: &str| self.member.as_ref().is_none_or(|member| member.may_use(name));
@@ -347,6 +347,8 @@ impl Run<'_> {
     }
 
     async fn not_offered(&self, tool: &str, error: &CallError) {
+        // Where nobody sits at a terminal, who runs the agent reads it in the log.
+        tracing::error!(target: crate::OPERATOR, "tool `{tool}` is not offered: {error}");
         let text = format!("[tool `{tool}` is not offered: {error}]");
         self.notices.send(Notice::Said(text)).await;
     }
@@ -414,6 +416,8 @@ impl Run<'_> {
     fn told(&self, call_id: String, outcome: &Result<ToolCallResult, CallError>) -> Event {
         let told = prompt::result_text(outcome, self.calls.shown);
         self.calls.cuts.add(self.thread.session, told.cut);
+        let pictures = told.pictures.map(|found| (call_id.clone(), found));
+        self.calls.models.pictures.add(self.thread.session, pictures);
         Event::CallDone {
             call_id,
             text: told.text,
@@ -496,7 +500,7 @@ pub(crate) async fn turn(
     let open = OpenTurn {
         message,
         origin,
-        turn: Turn::start_with(state.history(), said.text, said.images).within(turns.calls.bounds()),
+        turn: Turn::start_with(state.history(), said).within(turns.calls.bounds()),
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         requests: BTreeMap::new(),

@@ -51,6 +51,10 @@ payloads! {
     }
     /// `ckp.message.attached`.
     MessageAttached<'a> { content_hash: Digest, message_id: Uuid, mime_type: &'a str, name: Option<&'a str>, size_bytes: u64 }
+    /// `ckp.message.framed`. `untrusted`: origins of the words of others that the frame repeats.
+    MessageFramed<'a> {
+        frame_hash: Digest, message_id: Uuid, #[serde(skip_serializing_if = "<[String]>::is_empty")] untrusted: &'a [String],
+    }
     /// `ckp.message.tools`.
     MessageTools { message_id: Uuid, tools_hash: Digest }
     /// `ckp.client.called`.
@@ -67,6 +71,8 @@ payloads! {
         duration_ms: u64, #[serde(skip_serializing_if = "Option::is_none")] failed: Option<&'a str>, marks: &'a [usize], message_id: Uuid,
         provider: &'a str, sentences: usize, text_hash: Digest,
     }
+    /// `ckp.conversation.cleared`.
+    ConversationCleared<'a> { by: &'a str, messages: usize }
     /// `ckp.message.dead`.
     MessageDead<'a> { message_id: Uuid, reason: &'a str, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str> }
     /// `ckp.delivery.started`.

@@ -18,6 +18,7 @@ use crate::event::{
 };
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
+use crate::pictures::ToolPictures;
 use crate::ports::{
     Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, ProviderRate,
     StopReason, Terms, Unmet, Usage,
@@ -44,6 +45,8 @@ pub(crate) struct Models {
     pub(crate) purses: Arc<Purses>,
     pub(crate) screens: Arc<Screens>,
     pub(crate) scribe: Scribe,
+    /// Pictures in the results of tools.
+    pub(crate) pictures: ToolPictures,
 }
 
 impl Models {
@@ -201,13 +204,16 @@ async fn once(
     // The bound on output, still 0 here, will usually have four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
     let takes_images = spec.capabilities.contains(&Modality::Image);
-    let size = size.saturating_add(attach::counted(request, takes_images));
+    let of_tools = models.pictures.count(place.thread.session, request);
+    let size = size.saturating_add(attach::counted(request, of_tools, takes_images));
     let set = match set_aside(models, place, spec, attempt, (digest(&bytes), size)).await? {
         Ok(set) => set,
         Err(error) => return Ok(Err(error)),
     };
     let journal = &**models.scribe.journal();
     let mut request = InferRequest {
+        // Behind the digest: it says nothing to the model.
+        cache_key: Some(cache_key(models, place)),
         max_output_tokens: match request.max_output_tokens {
             0 => set.max_output_tokens,
             wanted => wanted.min(set.max_output_tokens),
@@ -216,6 +222,10 @@ async fn once(
             .await
             .map_err(|error| NoAnswer::Failed(error.to_string()))?
     };
+    if takes_images {
+        let shown = models.pictures.show(journal, place.thread.session, request).await;
+        request = shown.map_err(|error| NoAnswer::Failed(error.to_string()))?;
+    }
     let mut limit_ms = set.reservation.amount.busy_ms;
     let asked = digest(&bytes);
     let open = match Open::begin(models, place, spec, attempt, asked, set).await {
@@ -246,6 +256,13 @@ async fn once(
             None,
         )),
     };
+    if let Some(silence) = outcome
+        .as_ref()
+        .ok()
+        .and_then(|completion| silent(spec, completion))
+    {
+        outcome = Err(silence);
+    }
     match &mut outcome {
         Ok(completion) => completion.usage = open.settled(completion.usage),
         Err(error) => error.usage = error.usage.map(|usage| open.settled(usage)),
@@ -262,6 +279,37 @@ async fn once(
         Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
         outcome => Ok(outcome),
     }
+}
+
+/// One key for all requests of an agent's session: what they begin with is the same. A digest, so that it tells nothing of either.
+fn cache_key(models: &Models, place: Site<'_>) -> String {
+    let (name, session) = (&models.manifest.identity.name, place.thread.session);
+    let mut key = digest(format!("prompt cache\n{name}\n{session}").as_bytes()).to_hex();
+    key.truncate(32);
+    key
+}
+
+/// An answer without words or calls is no answer, and nobody may take it for one.
+fn silent(spec: &Spec, completion: &Completion) -> Option<ProviderError> {
+    if !completion.text.trim().is_empty() || !completion.calls.is_empty() {
+        return None;
+    }
+    let name = &spec.name;
+    let why = match completion.stop {
+        // The turn says so to the person.
+        StopReason::Refusal => return None,
+        StopReason::Length => format!(
+            "the model used all of its {} output tokens before it said a word (a thinking model thinks in them, too); \
+             allow it more with `[providers.{name}] max_output_tokens` of clawk.toml, or less effort",
+            completion.usage.output_tokens
+        ),
+        StopReason::End | StopReason::ToolUse => {
+            "the model answered without a word and without a call".to_owned()
+        }
+    };
+    let mut error = fault(FaultKind::Malformed, format!("provider `{name}`: {why}"), None);
+    error.usage = Some(completion.usage);
+    Some(error)
 }
 
 fn absent(spec: &Spec) -> ProviderError {
@@ -316,7 +364,8 @@ fn telling(models: &Models, notices: &Notices) -> impl Fn(Delta<'_>) + Send + Sy
                 notices.delta(&shown);
             }
         }
-        Delta::Call(_) => {}
+        // Thoughts are no part of the answer: nobody is shown them.
+        Delta::Call(_) | Delta::Thought(_) => {}
     }
 }
 
@@ -659,8 +708,8 @@ impl Drop for Open<'_> {
     }
 }
 
-/// What a failed attempt cost. A server that had the request and never said what it took is taken to have used all that
-/// was set aside: a stream that is cut is not free.
+/// What a failed attempt cost: the server's counts, else an estimate by the bytes that really went and came. Of a server that had the
+/// request, and of which nobody knows even that, it is all that was set aside: a stream that is cut is not free.
 fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
     let working = match error.kind {
         FaultKind::Timeout | FaultKind::Cut | FaultKind::Malformed | FaultKind::Cancelled => true,
@@ -674,12 +723,7 @@ fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
     };
     match error.usage {
         Some(counted) if !counted.estimated => counted,
-        // What has come may be more than was set aside.
-        Some(come) if working => Usage {
-            input_tokens: come.input_tokens.max(estimate.input_tokens),
-            output_tokens: come.output_tokens.max(estimate.output_tokens),
-            ..estimate
-        },
+        Some(come) if working => come,
         None if working => estimate,
         told => told.unwrap_or_default(),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
 
-use crate::attach::{Attached, Incoming};
+use crate::attach::{Attached, Incoming, Setting};
 use crate::conversation::{self, Which};
 use crate::door::{Door, Origin};
 use crate::error::KernelError;
@@ -18,8 +18,8 @@ use crate::talk;
 const MAX_NAME_BYTES: usize = 1024;
 /// The longest that a platform's id is remembered, days.
 const MAX_REMEMBERED_DAYS: u32 = 3660;
-/// Ids that one message may have on its platform.
-const MAX_PLATFORM_IDS: usize = 8;
+/// Ids that one message may have on its platform: an album has those of each of its parts.
+const MAX_PLATFORM_IDS: usize = 40;
 
 /// A message as a channel decoded it. The channel has already admitted the sender (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
         remembered_days,
         text,
         images,
-        context: _,
+        context,
     } = inbound.clone();
     let door = Door::Channel {
         channel,
@@ -128,7 +128,12 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
         remembered_days: remembered_days.min(MAX_REMEMBERED_DAYS),
         ..Origin::from(door)
     };
-    let message_id = session::accept(sessions, &state, origin, Incoming { text, images }).await?;
+    let said = Incoming {
+        text,
+        images,
+        setting: Setting::Given(context),
+    };
+    let message_id = session::accept(sessions, &state, origin, said).await?;
     Ok(Accepted {
         message_id,
         session_id: state.id,
@@ -155,6 +160,7 @@ async fn elsewhere(
     let said = Incoming {
         text: inbound.text,
         images: inbound.images,
+        setting: Setting::Given(inbound.context),
     };
     hosts::hand_over(sessions, (session_id, message_id), &origin, &said).await?;
     Ok(Accepted {

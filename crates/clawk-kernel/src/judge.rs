@@ -201,6 +201,7 @@ impl Classifier {
                     "Marker: {marker}\n<<<{marker}\n{text}\n{marker}>>>\nAnswer with the JSON object now."
                 ),
                 images: Vec::new(),
+                frame: String::new(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

@@ -3,11 +3,13 @@
 //! Long because each function of the kernel that others may call stands here, with what it promises.
 
 mod channels;
+pub(crate) mod commands;
 mod doors;
 mod outside;
 mod speech;
 
 pub use channels::{ChannelFact, Pairing};
+pub use commands::ConversationStatus;
 pub use outside::PushGivenUp;
 
 use std::future::Future;

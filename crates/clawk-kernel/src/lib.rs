@@ -40,6 +40,7 @@ mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
+mod message_frame;
 pub mod moved;
 mod narrow;
 mod notice;
@@ -47,6 +48,7 @@ mod open_turn;
 mod options;
 pub mod outbox;
 mod output;
+mod pictures;
 pub mod place;
 mod plan;
 pub mod projection;
@@ -80,6 +82,9 @@ mod watch;
 mod world_model;
 
 pub use agent::Parts;
+/// The target of log lines that who runs an agent reads without asking for them: `clawk serve` writes them to standard error.
+pub const OPERATOR: &str = "clawk::operator";
+
 pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
 pub use call::{Breadth, Held, Lasting, Past, Reception, Reply};
 pub use carp::{Atlases, CarpError};
@@ -93,8 +98,11 @@ pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::{ForkPoint, kind};
 pub use infer::ModelOptions;
 pub use ingress::{Accepted, Inbound};
-pub use kernel::{ChannelFact, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing, PushGivenUp};
+pub use kernel::{
+    ChannelFact, ConversationStatus, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing, PushGivenUp,
+};
 pub use mailbox::MAILBOX;
+pub use message_frame::join_frame;
 pub use notice::{Answer, Notice, Plan, Question, Step, Stop as TalkStop, TurnEnd, Waiting};
 pub use options::{InboxLimits, Options, SwarmOptions};
 pub use outbox::{Deliveries, OutboxLimits, Undelivered};

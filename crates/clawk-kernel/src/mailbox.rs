@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_proto::{Digest, MessageId};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::attach::Said;
 use crate::door::Origin;
 use crate::open_turn::OpenTurn;
-use crate::ports::Image;
+use crate::ports::{Image, JournalError};
 
 /// Messages that wait in one session with their text.
 pub const MAILBOX: usize = 32;
@@ -28,14 +28,27 @@ pub(crate) enum Mail {
     Resume {
         open: Box<OpenTurn>,
     },
+    /// Somebody begins anew behind what was said so far.
+    Clear {
+        by: String,
+        /// Told once it is durable.
+        done: oneshot::Sender<Result<(), JournalError>>,
+    },
 }
 
 /// A message's text.
 #[derive(Debug)]
 pub(crate) enum Text {
-    Here(String),
-    /// In the journal; its place beyond the mailboxes is free again when this is dropped.
-    Kept(Digest, OwnedSemaphorePermit),
+    Here {
+        text: String,
+        frame: String,
+    },
+    /// In the journal with its frame, by their digests; its place beyond the mailboxes is free again when this is dropped.
+    Kept {
+        text: Digest,
+        frame: Option<Digest>,
+        place: OwnedSemaphorePermit,
+    },
 }
 
 /// One session's mail.
@@ -95,6 +108,11 @@ impl Mailbox {
         self.push(Mail::Resume { open: Box::new(open) })
     }
 
+    /// The conversation begins anew behind what waits. `false`: the session is over.
+    pub(crate) fn clear(&self, by: String, done: oneshot::Sender<Result<(), JournalError>>) -> bool {
+        self.push(Mail::Clear { by, done })
+    }
+
     fn push(&self, mail: Mail) -> bool {
         let mut inner = self.lock();
         if inner.closed {
@@ -139,7 +157,8 @@ impl Mailbox {
         let mut inner = self.lock();
         let mail = inner.mail.pop_front()?;
         if let Mail::Message {
-            text: Text::Here(_), ..
+            text: Text::Here { .. },
+            ..
         } = &mail
         {
             inner.here = inner.here.saturating_sub(1);
@@ -164,11 +183,15 @@ impl Mailbox {
 impl Slot<'_> {
     /// Fills the place with a message that is durable.
     pub(crate) fn fill(mut self, id: MessageId, said: Said, digest: Digest, origin: Origin) {
-        let Said { text, images } = said;
+        let Said { text, images, frame } = said;
         self.filled = true;
         let text = match self.beyond.take() {
-            None => Text::Here(text),
-            Some(slot) => Text::Kept(digest, slot),
+            None => Text::Here { text, frame },
+            Some(place) => Text::Kept {
+                text: digest,
+                frame: (!frame.is_empty()).then(|| crate::event::digest(frame.as_bytes())),
+                place,
+            },
         };
         // `false`: the agent ends, and the message is taken up after the next start.
         self.mailbox.push(Mail::Message {

@@ -56,6 +56,9 @@ pub struct Options {
     pub outbox: OutboxLimits,
     /// Stores whose entries a turn may recall whoever said them.
     pub across_senders: BTreeSet<String>,
+    /// The zone in which a message's date and time are told to a model that is told none of the sender's; none: no time is told, as
+    /// in a simulation.
+    pub timezone: Option<jiff::tz::TimeZone>,
     /// The swarm.
     pub swarm: SwarmOptions,
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::event::{Scribe, canonical, digest};
+use crate::pictures::ResultPictures;
 use crate::ports::{RunError, RunOutcome};
 
 /// The built-in that reads what a cut left out.
@@ -64,6 +65,8 @@ pub(crate) struct Told {
     pub(crate) is_error: bool,
     /// The result whose text was cut.
     pub(crate) cut: Option<Digest>,
+    /// Its pictures.
+    pub(crate) pictures: Option<ResultPictures>,
 }
 
 impl Told {
@@ -73,6 +76,7 @@ impl Told {
             text,
             is_error: true,
             cut: None,
+            pictures: None,
         }
     }
 }
@@ -95,6 +99,7 @@ pub(crate) fn told(result: &ToolCallResult, shown: Shown) -> Told {
         }
     };
     Told {
+        pictures: ResultPictures::of(result, &text),
         text,
         is_error: result.is_error,
         cut,

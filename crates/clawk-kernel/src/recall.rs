@@ -232,10 +232,16 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
                 kind::MEMORY_RECALLED,
                 kind::CONTEXT_COMPACTED,
                 kind::CONTEXT_TAINTED,
+                kind::MESSAGE_FRAMED,
+                kind::CONVERSATION_CLEARED,
             ],
             ..Scan::default()
         };
         let looked = calls.scribe.each(scan, |event| {
+            if event.kind == kind::CONVERSATION_CLEARED {
+                found.clear();
+                next = None;
+            }
             if let Ok(said) = serde_json::from_str::<Told>(&event.payload) {
                 found.extend(said.untrusted);
                 next = said.fork.map(|from| from.session_id).or(next);

@@ -22,6 +22,7 @@ use crate::error::CallError;
 use crate::event::{ForkPoint, Scribe, kind};
 use crate::open_turn::OpenTurn;
 use crate::output::Told;
+use crate::pictures::ResultPictures;
 use crate::ports::{Completion, Image, JournalError, Message, Recorded, Scan};
 use crate::prompt;
 use crate::purse::Amount;
@@ -199,7 +200,7 @@ pub(crate) async fn rebuild_inner(
 ) -> Result<Option<InnerTurn>, JournalError> {
     let said = Said {
         text: first.to_owned(),
-        images: Vec::new(),
+        ..Said::default()
     };
     let nobody = Origin::recorded(Default::default());
     let mut fold = Fold {
@@ -223,6 +224,10 @@ pub(crate) async fn rebuild_inner(
         })
         .await?;
     calls.cuts.add(session, std::mem::take(&mut fold.cuts));
+    calls
+        .models
+        .pictures
+        .add(session, std::mem::take(&mut fold.pictures));
     let open = fold.end(calls).open.into_iter().next();
     Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
 }
@@ -275,6 +280,10 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
         }
     }
     calls.cuts.add(wanted, std::mem::take(&mut fold.cuts));
+    calls
+        .models
+        .pictures
+        .add(wanted, std::mem::take(&mut fold.pictures));
     Ok(fold)
 }
 
@@ -289,11 +298,15 @@ struct Fold {
     resumes: BTreeMap<Uuid, u32>,
     /// Pictures of the message that is taken next.
     attached: Vec<Image>,
+    /// Its frame.
+    framed: String,
     calls: BTreeMap<String, String>,
     spent: Amount,
     exists: bool,
     /// Results whose text was cut.
     cuts: Vec<Digest>,
+    /// Results that have pictures, by the id of their call.
+    pictures: Vec<(String, ResultPictures)>,
 }
 
 impl Fold {
@@ -314,8 +327,10 @@ impl Fold {
         match event.kind.as_str() {
             // silent-ok: a payload of ours always reads
             kind::MESSAGE_ATTACHED => self.attached.extend(image(event)),
+            kind::MESSAGE_FRAMED => self.framed = text(event),
             kind::MESSAGE_ACCEPTED => {
                 let images = std::mem::take(&mut self.attached);
+                let frame = std::mem::take(&mut self.framed);
                 if let Some(id) = found.message_id {
                     // silent-ok: a payload of ours always reads; of a foreign one the least role is left
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
@@ -323,10 +338,12 @@ impl Fold {
                     let said = Said {
                         text: text(event),
                         images,
+                        frame,
                     };
                     self.waiting.push((MessageId(id), said, origin));
                 }
             }
+            kind::CONVERSATION_CLEARED => self.history.clear(),
             kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
             // Erased: what it stood for is there as it was.
             kind::CONTEXT_COMPACTED => {
@@ -470,9 +487,12 @@ impl Fold {
                 text: ERASED.to_owned(),
                 is_error: found.is_error,
                 cut: None,
+                pictures: None,
             },
         };
         self.cuts.extend(told.cut);
+        let pictures = told.pictures.map(|found| (call_id.clone(), found));
+        self.pictures.extend(pictures);
         let (text, is_error) = (told.text, told.is_error);
         self.with(calls, found.turn, |open| called(open, call_id, text, is_error));
     }
@@ -619,7 +639,7 @@ fn begin(
     (message, origin): (MessageId, Origin),
     said: Said,
 ) -> OpenTurn {
-    let turn = Turn::start_with(history, said.text, said.images).within(calls.bounds());
+    let turn = Turn::start_with(history, said).within(calls.bounds());
     OpenTurn {
         message,
         origin,

@@ -195,10 +195,12 @@ pub(crate) async fn run(
         SampleRole::User => Message::User {
             text: message.text.clone(),
             images: Vec::new(),
+            frame: String::new(),
         },
         SampleRole::Assistant => Message::Assistant {
             text: message.text.clone(),
             calls: Vec::new(),
+            state: None,
         },
     });
     let request = InferRequest {

@@ -1,5 +1,9 @@
 //! Sessions: one conversation each, one bounded mailbox each, so that turns are serial by construction.
+//!
+//! Long because a message is screened, framed, made durable and worked on in one order, which is read downward.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,20 +12,21 @@ use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::attach::{self, Attached, Incoming, Said};
+use crate::attach::{self, Attached, Incoming, Said, Setting};
 use crate::call::Calls;
 use crate::door::{Door, Origin};
 use crate::drive::{self, Turns};
 use crate::error::KernelError;
 use crate::event::{
-    Draft, MessageAccepted, MessageAttached, MessageRefused, MessageTools, Scribe, SessionEnded,
-    SessionStarted, Thread, canonical, digest, kind,
+    Draft, MessageAccepted, MessageAttached, MessageFramed, MessageRefused, MessageTools, Scribe,
+    SessionEnded, SessionStarted, Thread, canonical, digest, kind,
 };
 use crate::hosts;
 use crate::judge;
 use crate::lifecycle::Life;
 use crate::mailbox::{MAILBOX, Mail, Mailbox, Slot, Text};
 use crate::member::Member;
+use crate::message_frame;
 use crate::notice::Notice;
 use crate::open_turn::OpenTurn;
 use crate::options::InboxLimits;
@@ -79,6 +84,7 @@ impl Sessions {
         state.mailbox.end();
         self.calls.desk.forget(id);
         self.calls.cuts.forget(id);
+        self.calls.models.pictures.forget(id);
         let duration_ms = self
             .scribe
             .clock()
@@ -166,6 +172,7 @@ pub(crate) async fn open_as(
         leaves: !opening.surface,
         history: Mutex::new(opening.history),
         turn: Mutex::new(CancellationToken::new()),
+        running: AtomicBool::new(false),
         // A new session has read nothing, which need not be looked up.
         labels: Mutex::new((!resumed).then(Default::default)),
         context: Mutex::new((!resumed).then(|| sessions.turns.at_start.context.clone())),
@@ -236,6 +243,7 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         };
         let working = sessions.life.join();
         let cancel = state.begin_turn(&sessions.life.stop);
+        state.set_running(!matches!(mail, Mail::Clear { .. }));
         match mail {
             Mail::Message {
                 id,
@@ -243,33 +251,48 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
                 images,
                 origin,
             } => match text_of(&sessions, text).await {
-                Ok(text) => {
-                    let said = Said { text, images };
+                Ok((text, frame)) => {
+                    let said = Said { text, images, frame };
                     drive::turn(&sessions.turns, &state, (id, origin), said, &cancel).await;
                 }
                 // Still open in the inbox: it is taken up after the next start.
                 Err(error) => tracing::error!(%error, message = %id, "a message that waited can't be read"),
             },
             Mail::Resume { open } => drive::resume(&sessions.turns, &state, *open, &cancel).await,
+            Mail::Clear { by, done } => {
+                // silent-ok: whoever asked waits no more
+                let _gone = done.send(crate::kernel::commands::clear(&sessions, &state, &by).await);
+            }
         }
+        state.set_running(false);
         drop(working);
     }
     // What still waits is not lost: it stays open in the inbox and is answered after the next start.
     state.mailbox.close();
 }
 
-/// The text of a message that had waited.
-async fn text_of(sessions: &Sessions, text: Text) -> Result<String, KernelError> {
+/// The text and the frame of a message that had waited.
+async fn text_of(sessions: &Sessions, text: Text) -> Result<(String, String), KernelError> {
     match text {
-        Text::Here(text) => Ok(text),
-        Text::Kept(digest, _place) => {
-            let bytes = sessions.scribe.journal().content(digest).await?;
-            Ok(bytes.map_or_else(
-                || recover::ERASED.to_owned(),
-                |bytes| String::from_utf8_lossy(&bytes).into_owned(),
-            ))
+        Text::Here { text, frame } => Ok((text, frame)),
+        Text::Kept { text, frame, place } => {
+            let frame = match frame {
+                Some(frame) => content_text(sessions, frame).await?,
+                None => String::new(),
+            };
+            let text = content_text(sessions, text).await?;
+            drop(place);
+            Ok((text, frame))
         }
     }
+}
+
+async fn content_text(sessions: &Sessions, digest: Digest) -> Result<String, KernelError> {
+    let bytes = sessions.scribe.journal().content(digest).await?;
+    Ok(bytes.map_or_else(
+        || recover::ERASED.to_owned(),
+        |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+    ))
 }
 
 /// Completes when nothing was said for so long that the session may leave memory. One that a surface opened stays.
@@ -409,9 +432,13 @@ async fn admit<'s>(
     sessions: &Sessions,
     state: &'s State,
     origin: &Origin,
-    Incoming { text, images }: &Incoming,
+    Incoming {
+        text,
+        images,
+        setting,
+    }: &Incoming,
     drafts: &mut Vec<Draft>,
-) -> Result<(Slot<'s>, Said), KernelError> {
+) -> Result<(Slot<'s>, Said, BTreeSet<String>), KernelError> {
     if text.trim().is_empty() && images.is_empty() {
         return Err(KernelError::Refused("it is empty".to_owned()));
     }
@@ -431,17 +458,26 @@ async fn admit<'s>(
         origin.door.sender(),
         &state.notices,
     );
-    let screened = judge::message(
-        &sessions.calls.classifier,
-        &mut look,
-        text.clone(),
-        &sessions.life.stop.child_token(),
-    )
-    .await;
+    let screened = screen(sessions, &mut look, text, setting).await;
     drafts.append(&mut look.drafts);
-    let text = screened?;
+    let (text, setting) = screened?;
+    let frame = match setting {
+        Setting::Recorded(frame) => frame,
+        Setting::Given(context) => {
+            let time = (sessions.scribe.now(), sessions.calls.timezone.as_ref());
+            message_frame::write_frame(time, &origin.door, &context)
+        }
+    };
     match state.mailbox.reserve(&sessions.beyond) {
-        Some(place) => Ok((place, Said { text, images })),
+        Some(place) => Ok((
+            place,
+            Said {
+                text,
+                images,
+                frame: frame.text,
+            },
+            frame.untrusted,
+        )),
         None if state.mailbox.has_ended() => Err(KernelError::UnknownSession(state.id.to_string())),
         None => Err(KernelError::Full(format!(
             "{MAILBOX} messages wait in this conversation, and {} beyond them in all; say it again later",
@@ -472,7 +508,7 @@ pub(crate) async fn accept_as(
     let working = sessions.life.enter().map_err(KernelError::NotReady)?;
     let size_bytes = u64::try_from(said.text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
-    let (place, taken) = match admit(sessions, state, &origin, &said, &mut drafts).await {
+    let (place, taken, untrusted) = match admit(sessions, state, &origin, &said, &mut drafts).await {
         Ok(admitted) => admitted,
         // It comes again: whoever wrote it is told nothing, and nothing has an end yet.
         Err(error @ KernelError::Full(_)) if matches!(origin.door, Door::Channel { .. }) => {
@@ -509,6 +545,7 @@ pub(crate) async fn accept_as(
         id,
         taken.images.iter().zip(said.images),
     ));
+    drafts.extend(framed(sessions, state, (id, &taken.frame), untrusted));
     let draft = accepted(sessions, state, (id, &origin), (size_bytes, text_hash));
     drafts.push(draft.content(text_hash, taken.text.clone().into_bytes()));
     if !origin.tools.is_empty() {
@@ -535,6 +572,49 @@ pub(crate) async fn accept_as(
     place.fill(id, taken, text_hash, origin);
     drop(working);
     Ok(id)
+}
+
+/// The message's words and the words that it repeats, each screened as what it is: text from outside.
+async fn screen(
+    sessions: &Sessions,
+    look: &mut Look<'_>,
+    text: &str,
+    setting: &Setting,
+) -> Result<(String, Setting), KernelError> {
+    let cancel = sessions.life.stop.child_token();
+    let classifier = &sessions.calls.classifier;
+    let text = judge::message(classifier, look, text.to_owned(), &cancel).await?;
+    let mut setting = setting.clone();
+    if let Setting::Given(context) = &mut setting {
+        for quote in &mut context.quotes {
+            let words = std::mem::take(&mut quote.text);
+            quote.text = judge::message(classifier, look, words, &cancel).await?;
+        }
+    }
+    Ok((text, setting))
+}
+
+/// The record of a message's frame: before the message itself. What it repeats of others is in the session's context from here on.
+fn framed(
+    sessions: &Sessions,
+    state: &State,
+    (id, frame): (MessageId, &str),
+    untrusted: BTreeSet<String>,
+) -> Option<Draft> {
+    if frame.is_empty() {
+        return None;
+    }
+    let origins: Vec<String> = untrusted.iter().cloned().collect();
+    let payload = MessageFramed {
+        frame_hash: digest(frame.as_bytes()),
+        message_id: id.0,
+        untrusted: &origins,
+    };
+    state.add_labels(untrusted);
+    let draft = sessions
+        .scribe
+        .entry(&state.thread, kind::MESSAGE_FRAMED, &payload);
+    Some(draft.content(payload.frame_hash, frame.as_bytes().to_vec()))
 }
 
 /// The record of a message's pictures: before the message itself, each with its bytes.

@@ -253,6 +253,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         purses: Arc::clone(&purses),
         screens: Arc::new(screens),
         scribe: scribe.clone(),
+        pictures: Default::default(),
     });
     let team = team(&manifest, &options, &purses, (&scribe, root))?;
     let classifier = Classifier { models, table };
@@ -342,6 +343,7 @@ fn calls(
         audit_writable: options.audit_writable,
         claims: options.claims,
         shown: options.shown,
+        timezone: options.timezone,
         memories,
         planning: options.planning,
         interrupted: Interrupted::default(),

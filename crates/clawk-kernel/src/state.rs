@@ -1,6 +1,7 @@
 //! Sessions that are open: what each of them holds, and the table in which they are found.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Role;
@@ -36,6 +37,8 @@ pub(crate) struct State {
     pub(crate) leaves: bool,
     pub(crate) history: Mutex<Vec<Message>>,
     pub(crate) turn: Mutex<CancellationToken>,
+    /// A turn runs.
+    pub(crate) running: AtomicBool,
     /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
     /// What its record says of the context files; `None`: not looked up since it is in memory.
@@ -83,6 +86,14 @@ impl State {
         let token = stop.child_token();
         *lock(&self.turn) = token.clone();
         token
+    }
+
+    pub(crate) fn set_running(&self, running: bool) {
+        self.running.store(running, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed)
     }
 
     pub(crate) fn cancel_turn(&self) {

@@ -157,6 +157,7 @@ async fn fresh(
     let said = Incoming {
         text: earlier::compose(&state.history(), &asked.earlier, &asked.text),
         images: asked.images.clone(),
+        ..Incoming::default()
     };
     if sessions.calls.hosts.is_some() {
         // Another host may hand the same message over at this moment.
@@ -189,6 +190,7 @@ async fn elsewhere(
     let said = Incoming {
         text: earlier::compose(&[], &asked.earlier, &asked.text),
         images: asked.images.clone(),
+        ..Incoming::default()
     };
     hosts::hand_over(sessions, (place.session, place.message), &origin, &said).await?;
     until_ended(sessions, place.session, place).await

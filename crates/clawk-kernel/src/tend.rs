@@ -243,6 +243,7 @@ async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summ
         messages: vec![Message::User {
             text: told,
             images: Vec::new(),
+            frame: String::new(),
         }],
         tools: Vec::new(),
         max_output_tokens: 0,

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 
 use clawk_proto::Digest;
 
-use crate::ports::{Completion, Image, Message, StopReason, ToolUse, Usage};
+use crate::attach::Said;
+use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
 use guard::{Finding, Trail, call_digest};
 
 pub use guard::{Bounds, MAX_REPEATS, MAX_STEPS, Stopped};
@@ -109,14 +110,18 @@ impl Turn {
     /// A turn that answers `text` after `history`; its first effect is [`Effect::Infer`].
     #[must_use]
     pub fn start(history: Vec<Message>, text: String) -> Self {
-        Self::start_with(history, text, Vec::new())
+        let said = Said {
+            text,
+            ..Said::default()
+        };
+        Self::start_with(history, said)
     }
 
-    /// The same with pictures beside the text.
-    #[must_use]
-    pub fn start_with(history: Vec<Message>, text: String, images: Vec<Image>) -> Self {
+    /// The same with pictures beside the text, and a frame before it.
+    pub(crate) fn start_with(history: Vec<Message>, said: Said) -> Self {
+        let Said { text, images, frame } = said;
         let mut messages = history;
-        messages.push(Message::User { text, images });
+        messages.push(Message::User { text, images, frame });
         Self {
             messages,
             queue: VecDeque::new(),
@@ -223,8 +228,11 @@ impl Turn {
     /// An answer that is not taken yet: `text` says what is wrong with it, and the model is asked once more.
     pub fn again(&mut self, text: String) -> Vec<Effect> {
         self.over = false;
-        let images = Vec::new();
-        self.messages.push(Message::User { text, images });
+        self.messages.push(Message::User {
+            text,
+            images: Vec::new(),
+            frame: String::new(),
+        });
         vec![Effect::Infer]
     }
 
@@ -248,13 +256,18 @@ impl Turn {
             .saturating_add(completion.usage.cache_write_tokens);
         self.usage.estimated |= completion.usage.estimated;
         let Completion {
-            text, calls, stop, ..
+            text,
+            calls,
+            stop,
+            state,
+            ..
         } = completion;
         self.declined = stop == StopReason::Refusal;
         let mut effects = Vec::new();
         self.messages.push(Message::Assistant {
             text: text.clone(),
             calls: calls.clone(),
+            state,
         });
         let text = match stop {
             StopReason::Length => format!("{text}\n[cut: the answer reached its token limit]"),

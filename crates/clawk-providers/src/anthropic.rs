@@ -1,19 +1,25 @@
-//! The messages dialect of Anthropic.
+//! The messages dialect of Anthropic: what is sent.
 
 use clawk_egress::Url;
-use clawk_kernel::ports::{InferRequest, Message, StopReason};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use clawk_kernel::ports::{Effort, StatePart};
+use clawk_proto::Digest;
 use serde_json::{Value, json};
 
-use crate::draft::{Draft, OnDelta, arguments_again};
-use crate::fault::Fault;
-use crate::number::{Number, accounts};
+use crate::call_ids::IdRule;
+use crate::draft::arguments_again;
+use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, history};
 use crate::picture::base64;
-use crate::sse::Event;
+use crate::state::{PrefixDigest, json_of};
+use crate::wire::{RequestContext, adapt, set};
+
+pub(crate) mod answer;
 
 /// The revision of the API that this module speaks.
 pub(crate) const VERSION: &str = "2023-06-01";
+/// The member that marks a beginning for the server's cache.
+const MARK: &str = "cache_control";
+/// The least that a budget of thoughts may be.
+const THOUGHTS_MIN: u64 = 1024;
 
 /// `BASE/v1/messages`, whether or not the base ends in `/v1`.
 pub(crate) fn url(base: &Url) -> Url {
@@ -30,267 +36,273 @@ pub(crate) fn url(base: &Url) -> Url {
     url
 }
 
-pub(crate) fn body(request: &InferRequest, model: &str, streaming: bool) -> Value {
-    let mut body =
-        json!({ "model": model, "max_tokens": request.max_output_tokens, "messages": messages(request) });
-    let Some(object) = body.as_object_mut() else {
-        return body;
+/// The request, and the digest of all that its answer is given to.
+pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
+    let request = context.request;
+    let rules = HistoryRules {
+        ids: context.id_rule(IdRule::Anthropic),
+        alternates: false,
+        user_first: true,
     };
-    if !request.system.is_empty() {
-        object.insert("system".to_owned(), request.system.as_str().into());
-    }
-    if !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
+    let entries = history(request, context.owner, rules);
+    let tools: Value = request
+        .tools
+        .iter()
+        .map(|tool| {
             json!({ "name": tool.name, "description": tool.description, "input_schema": tool.input_schema })
-        });
-        object.insert("tools".to_owned(), tools.collect());
-    }
-    if streaming {
-        object.insert("stream".to_owned(), true.into());
-    }
-    body
-}
-
-/// Neighbours of one role become one message: the API wants roles in turn, and all results of one answer together.
-fn messages(request: &InferRequest) -> Vec<Value> {
-    let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in &request.messages {
-        let (role, blocks) = match message {
-            Message::User { text, images } => {
-                let shown = images.iter().filter_map(|image| {
-                    let source =
-                        json!({ "type": "base64", "media_type": image.mime_type, "data": base64(image)? });
-                    Some(json!({ "type": "image", "source": source }))
+        })
+        .collect();
+    let system = Value::from(request.system.as_str());
+    let mut prefix = PrefixDigest::begin(&system, &tools);
+    let bound = binds_thoughts(context.owner.model);
+    let mut messages: Vec<Value> = Vec::new();
+    for entry in &entries {
+        let (role, blocks) = match entry {
+            HistoryEntry::User { text, images } => ("user", user_blocks(text, images)),
+            HistoryEntry::Assistant(entry) => {
+                let same = entry
+                    .state
+                    .is_some_and(|state| !bound || state.prefix == Some(prefix.digest()));
+                ("assistant", assistant_blocks(entry, same))
+            }
+            HistoryEntry::Results(results) => {
+                let results = results.iter().map(|result| {
+                    json!({ "type": "tool_result", "tool_use_id": result.id, "content": result.text, "is_error": result.is_error })
                 });
-                let mut blocks: Vec<Value> = shown.collect();
-                // The API takes no empty text.
-                if !text.is_empty() || blocks.is_empty() {
-                    blocks.push(json!({ "type": "text", "text": text }));
-                }
-                ("user", blocks)
-            }
-            Message::Assistant { text, calls } => {
-                let mut blocks = Vec::new();
-                if !text.is_empty() {
-                    blocks.push(json!({ "type": "text", "text": text }));
-                }
-                blocks.extend(calls.iter().map(|call| {
-                    let input = arguments_again(&call.arguments);
-                    json!({ "type": "tool_use", "id": api_id(&call.id), "name": call.name, "input": input })
-                }));
-                ("assistant", blocks)
-            }
-            Message::ToolResult {
-                call_id,
-                text,
-                is_error,
-            } => {
-                let id = api_id(call_id);
-                (
-                    "user",
-                    vec![
-                        json!({ "type": "tool_result", "tool_use_id": id, "content": text, "is_error": is_error }),
-                    ],
-                )
+                ("user", results.collect())
             }
         };
+        let message = json!({ "role": role, "content": blocks });
+        prefix.add(&message);
+        // All results of one answer, and the words behind them, are one message.
         match messages.last_mut() {
-            _ if blocks.is_empty() => {}
-            Some((last, so_far)) if *last == role => so_far.extend(blocks),
-            _ => messages.push((role, blocks)),
+            Some(last) if last.get("role").and_then(Value::as_str) == Some(role) => {
+                if let Some(so_far) = last.get_mut("content").and_then(Value::as_array_mut) {
+                    so_far.extend(blocks);
+                }
+            }
+            _ => messages.push(message),
         }
     }
-    messages
-        .into_iter()
-        .map(|(role, content)| json!({ "role": role, "content": content }))
-        .collect()
+    let mut body = json!({ "model": context.owner.model, "max_tokens": request.max_output_tokens });
+    if !request.system.is_empty() {
+        set(
+            &mut body,
+            "system",
+            json!([{ "type": "text", "text": request.system }]),
+        );
+    }
+    if !request.tools.is_empty() {
+        set(&mut body, "tools", tools);
+    }
+    if let Some(effort) = request.effort {
+        set_effort(&mut body, effort, context, thinks_on(&entries));
+    }
+    set(&mut body, "messages", messages.into());
+    if context.streaming {
+        set(&mut body, "stream", true.into());
+    }
+    if !context.omits(MARK) {
+        mark(&mut body);
+    }
+    adapt(&mut body, &request.adaptation);
+    (body, prefix.digest())
 }
 
-/// An id in the API's alphabet: an earlier provider of the chain may have made it up in another.
-fn api_id(id: &str) -> String {
-    id.chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '_' || c == '-' {
-                c
-            } else {
-                '_'
-            }
+/// Marks the stable beginning (tools, system prompt) and the ends of the last two messages of the user: the newest is written
+/// into the cache, and the one before it is found there.
+fn mark(body: &mut Value) {
+    for place in ["tools", "system"] {
+        let last = body.get_mut(place).and_then(Value::as_array_mut);
+        if let Some(last) = last.and_then(|list| list.last_mut()) {
+            set(last, MARK, json!({ "type": "ephemeral" }));
+        }
+    }
+    let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+    let users = messages.into_iter().flatten().rev().filter_map(|message| {
+        let is_user = message.get("role").and_then(Value::as_str) == Some("user");
+        let content = message.get_mut("content").and_then(Value::as_array_mut)?;
+        content.last_mut().filter(|_| is_user)
+    });
+    for block in users.take(2) {
+        let is_empty = block.get("text").and_then(Value::as_str) == Some("");
+        if !is_empty {
+            set(block, MARK, json!({ "type": "ephemeral" }));
+        }
+    }
+}
+
+fn user_blocks(text: &str, images: &[&clawk_kernel::ports::Image]) -> Vec<Value> {
+    let shown = images.iter().filter_map(|image| {
+        let source = json!({ "type": "base64", "media_type": image.mime_type, "data": base64(image)? });
+        Some(json!({ "type": "image", "source": source }))
+    });
+    let mut blocks: Vec<Value> = shown.collect();
+    // The API takes no empty text.
+    if !text.is_empty() || blocks.is_empty() {
+        blocks.push(json!({ "type": "text", "text": text }));
+    }
+    blocks
+}
+
+/// The answer's blocks in their order; `same`: with those that the server handed over.
+fn assistant_blocks(entry: &AssistantEntry<'_>, same: bool) -> Vec<Value> {
+    let words = |text: &str| json!({ "type": "text", "text": text });
+    let mut calls: Vec<Option<Value>> = entry
+        .calls
+        .iter()
+        .map(|call| {
+            let input = arguments_again(&call.call.arguments);
+            Some(json!({ "type": "tool_use", "id": call.id, "name": call.call.name, "input": input }))
         })
-        .collect()
-}
-
-#[derive(Deserialize)]
-struct Piece {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    #[serde(default)]
-    index: Number,
-    message: Option<Answer>,
-    content_block: Option<Block>,
-    delta: Option<Delta>,
-    usage: Option<Box<RawValue>>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    model: Option<String>,
-    content: Option<Vec<Block>>,
-    stop_reason: Option<String>,
-    usage: Option<Box<RawValue>>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Block {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-    id: Option<String>,
-    name: Option<String>,
-    input: Option<Box<RawValue>>,
-}
-
-#[derive(Deserialize)]
-struct Delta {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    text: Option<String>,
-    partial_json: Option<String>,
-    stop_reason: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Counts {
-    input_tokens: Number,
-    cache_creation_input_tokens: Number,
-    cache_read_input_tokens: Number,
-    output_tokens: Number,
-}
-
-/// Takes one event of a stream.
-pub(crate) fn event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
-    if event.data.trim().is_empty() {
-        return Ok(());
-    }
-    let piece: Piece = serde_json::from_str(&event.data).map_err(|error| {
-        Fault::malformed(format!("an event of the stream is not what was agreed: {error}"))
-    })?;
-    let index = piece.index.given().unwrap_or(0);
-    match piece.kind.as_deref().unwrap_or(&event.name) {
-        "error" => return Err(Fault::of_error_object(&piece.error.unwrap_or_default())),
-        "message_start" => {
-            if let Some(answer) = piece.message {
-                draft.named(answer.model.as_deref());
-                // Its output count is a beginning, not a sum.
-                count(draft, answer.usage.as_deref(), false);
+        .collect();
+    let mut left = entry.text.as_str();
+    let mut blocks = Vec::new();
+    let parts = entry.state.filter(|_| same).map_or(&[][..], |state| &state.parts);
+    // Words that screening changed are no longer as long: they stand together where the first of them stood.
+    let sum = parts.iter().map(|part| match part {
+        StatePart::Text { bytes } => usize::try_from(*bytes).unwrap_or(usize::MAX),
+        StatePart::Member { .. }
+        | StatePart::CallMember { .. }
+        | StatePart::Block { .. }
+        | StatePart::Call { .. } => 0,
+    });
+    let fits = sum.fold(0_usize, usize::saturating_add) == left.len();
+    for part in parts {
+        match part {
+            StatePart::Block { json } => blocks.extend(own_block(json)),
+            StatePart::Text { bytes } => {
+                let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
+                let (now, rest) = match fits {
+                    true => left.split_at_checked(bytes).unwrap_or((left, "")),
+                    false => (left, ""),
+                };
+                if !now.is_empty() {
+                    blocks.push(words(now));
+                }
+                left = rest;
             }
+            StatePart::Call { call } => {
+                let at = usize::try_from(*call).unwrap_or(usize::MAX);
+                blocks.extend(calls.get_mut(at).and_then(Option::take));
+            }
+            StatePart::Member { .. } | StatePart::CallMember { .. } => {}
         }
-        "content_block_start" => {
-            if let Some(block) = piece.content_block {
-                start(draft, index, &block, false, on_delta)?;
-            }
-        }
-        "content_block_delta" => match piece.delta {
-            Some(Delta {
-                kind: Some(kind),
-                text,
-                ..
-            }) if kind == "text_delta" => {
-                draft.say(&text.unwrap_or_default(), on_delta);
-            }
-            Some(Delta {
-                kind: Some(kind),
-                partial_json,
-                ..
-            }) if kind == "input_json_delta" => {
-                draft.call(index, None, None, &partial_json.unwrap_or_default(), on_delta)?;
-            }
-            _ => {}
-        },
-        "message_delta" => {
-            count(draft, piece.usage.as_deref(), true);
-            let word = piece.delta.and_then(|delta| delta.stop_reason);
-            draft.stop = draft.stop.or(word.as_deref().map(stop));
-        }
-        "message_stop" => draft.stop = draft.stop.or(Some(StopReason::End)),
-        // `ping`, `content_block_stop`, and what later revisions add.
-        _ => {}
     }
-    Ok(())
+    if !left.is_empty() {
+        blocks.push(words(left));
+    }
+    blocks.extend(calls.into_iter().flatten());
+    blocks
 }
 
-/// Takes a whole answer.
-pub(crate) fn whole(draft: &mut Draft, body: &[u8], on_delta: OnDelta<'_>) -> Result<(), Fault> {
-    let answer: Answer = serde_json::from_slice(body).map_err(crate::attempt::unreadable)?;
-    if let Some(error) = answer.error.filter(|error| !error.is_null()) {
-        return Err(Fault::of_error_object(&error));
-    }
-    let Some(blocks) = answer.content else {
-        return Err(Fault::malformed("the answer has no `content`"));
+/// A block of this dialect that says something.
+fn own_block(json: &str) -> Option<Value> {
+    let block = json_of(json);
+    let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
+    let is_empty = text("type") == "thinking" && text("thinking").is_empty() && text("signature").is_empty();
+    (block.is_object() && text("type") != "reasoning" && !is_empty).then_some(block)
+}
+
+/// Whether the turn under way may go on with thinking: its last answer with calls begins with a thought, or there is none yet.
+fn thinks_on(entries: &[HistoryEntry<'_>]) -> bool {
+    let last = entries.iter().rev().find_map(|entry| match entry {
+        HistoryEntry::User { .. } => Some(true),
+        HistoryEntry::Assistant(entry) => {
+            Some(entry.calls.is_empty() || entry.state.is_some_and(|state| !state.parts.is_empty()))
+        }
+        HistoryEntry::Results(_) => None,
+    });
+    last.unwrap_or(true)
+}
+
+/// Models whose thoughts are bound to all that stood before them: behind other words they are refused.
+fn binds_thoughts(model: &str) -> bool {
+    const NAMES: [&str; 6] = [
+        "fable",
+        "mythos",
+        "opus-5-5",
+        "opus-5.5",
+        "sonnet-5-5",
+        "haiku-5-5",
+    ];
+    NAMES.iter().any(|name| model.contains(name))
+}
+
+/// Models whose thinking has no budget: they think as much as their effort says.
+fn is_adaptive(model: &str) -> bool {
+    let Some((_, rest)) = model.split_once("claude-") else {
+        return false;
     };
-    for (index, block) in (0_u64..).zip(&blocks) {
-        start(draft, index, block, true, on_delta)?;
+    let numbers = rest
+        .split(['-', '.', '_'])
+        .filter_map(|word| word.parse::<u32>().ok()) // silent-ok: names are no numbers
+        .take_while(|number| *number < 1000);
+    match numbers.collect::<Vec<_>>().as_slice() {
+        [major, minor, ..] => (*major, *minor) >= (4, 6),
+        [major] => *major >= 5,
+        [] => rest.contains("fable") || rest.contains("mythos"),
     }
-    count(draft, answer.usage.as_deref(), true);
-    draft.named(answer.model.as_deref());
-    draft.stop = Some(answer.stop_reason.as_deref().map_or(StopReason::End, stop));
-    Ok(())
 }
 
-/// In a whole answer a block's `input` is final; in a stream it is an empty placeholder, and pieces follow.
-fn start(
-    draft: &mut Draft,
-    index: u64,
-    block: &Block,
-    whole: bool,
-    on_delta: OnDelta<'_>,
-) -> Result<(), Fault> {
-    match block.kind.as_str() {
-        "text" => draft.say(block.text.as_deref().unwrap_or_default(), on_delta),
-        "tool_use" => {
-            let given = block.input.as_deref().map(RawValue::get);
-            let input = given
-                .filter(|input| whole || holds_members(input))
-                .unwrap_or_default();
-            draft.call(index, block.id.as_deref(), block.name.as_deref(), input, on_delta)?;
-        }
-        _ => {}
+/// Effort as the model takes it. `goes_on`: the turn so far allows a budget of thoughts.
+fn set_effort(body: &mut Value, effort: Effort, context: RequestContext<'_>, goes_on: bool) {
+    let model = context.owner.model;
+    let always = binds_thoughts(model) || model.contains("opus-4-7");
+    if is_adaptive(model) {
+        let word = match effort {
+            Effort::None | Effort::Minimal | Effort::Low => "low",
+            Effort::Medium => "medium",
+            Effort::High => "high",
+            Effort::Max => "max",
+        };
+        let kind = match effort {
+            Effort::None if !always => "disabled",
+            Effort::None | Effort::Minimal | Effort::Low | Effort::Medium | Effort::High | Effort::Max => {
+                "adaptive"
+            }
+        };
+        set(body, "thinking", json!({ "type": kind }));
+        set(body, "output_config", json!({ "effort": word }));
+        return;
     }
-    Ok(())
-}
-
-/// Whether this is an object that is not empty.
-fn holds_members(input: &str) -> bool {
-    input
-        .strip_prefix('{')
-        .is_some_and(|rest| rest.trim_start() != "}")
-}
-
-fn count(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
-    let counts: Counts = match accounts(counts) {
-        None => return,
-        Some(Ok(counts)) => counts,
-        Some(Err(_)) => return draft.miscounted(),
+    let budget = match effort {
+        Effort::None => 0,
+        Effort::Minimal => THOUGHTS_MIN,
+        Effort::Low => 2 * THOUGHTS_MIN,
+        Effort::Medium => 8 * THOUGHTS_MIN,
+        Effort::High => 16 * THOUGHTS_MIN,
+        Effort::Max => 32 * THOUGHTS_MIN,
     };
-    let input = counts.input_tokens;
-    if input != Number::Absent && (input != Number::Given(0) || draft.input_tokens.is_none()) {
-        let (written, cached) = (counts.cache_creation_input_tokens, counts.cache_read_input_tokens);
-        draft.read(input.plus(written).plus(cached));
-        draft.cached_tokens = cached.given().unwrap_or(0);
-        draft.cache_write_tokens = written.given().unwrap_or(0);
-    }
-    if last {
-        draft.wrote(counts.output_tokens);
-    }
+    // The budget is part of the bound on output; the answer needs room, too.
+    let budget = budget.min(context.request.max_output_tokens / 4 * 3);
+    let thinking = match budget >= THOUGHTS_MIN && goes_on {
+        true => json!({ "type": "enabled", "budget_tokens": budget }),
+        false => json!({ "type": "disabled" }),
+    };
+    set(body, "thinking", thinking);
 }
 
-fn stop(word: &str) -> StopReason {
-    match word {
-        "max_tokens" | "model_context_window_exceeded" => StopReason::Length,
-        "tool_use" => StopReason::ToolUse,
-        "refusal" => StopReason::Refusal,
-        _ => StopReason::End,
+#[cfg(test)]
+mod tests {
+    use super::is_adaptive;
+
+    #[test]
+    fn models_with_budgets_of_thoughts_are_known_by_their_names() {
+        for (model, adaptive) in [
+            ("claude-opus-4-6", true),
+            ("claude-opus-4-7", true),
+            ("claude-sonnet-5", true),
+            ("claude-opus-5-5", true),
+            ("claude-fable-5-1", true),
+            ("anthropic/claude-opus-5.5", true),
+            ("claude-sonnet-4-5-20250929", false),
+            ("claude-haiku-4-5", false),
+            ("claude-opus-4-20250514", false),
+            ("claude-3-7-sonnet-20250219", false),
+            ("MiniMax-M3", false),
+        ] {
+            assert_eq!(is_adaptive(model), adaptive, "{model}");
+        }
     }
 }

@@ -1,21 +1,23 @@
 //! One attempt at a model server, from the request to the whole answer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use clawk_egress::{EgressError, Response};
 use clawk_kernel::ports::{
     Audio, Completion, Delta, Embedded, FaultKind, InferRequest, Later, Provider, ProviderError, Spoken,
     Transcribed, Usage,
 };
-use http::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
-use crate::draft::{Draft, OnDelta};
+use crate::draft::{AnswerContext, Draft, OnDelta, estimate};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::sse::{Decoder, Event};
-use crate::{anthropic, embeddings, openai, speech};
+use crate::state::StateOwner;
+use crate::wire::{RequestContext, opens_thought, wants_written_thoughts};
+use crate::{anthropic, embeddings, openai, responses, speech};
 
 /// Largest single event of a stream.
 const EVENT_MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -27,6 +29,8 @@ const END_WAIT: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
+    /// OpenAI's Responses API.
+    Responses,
     Anthropic,
 }
 
@@ -37,6 +41,8 @@ pub(crate) struct HttpProvider {
     pub(crate) dialect: Dialect,
     pub(crate) model: String,
     pub(crate) streaming: bool,
+    /// An answer of this model began inside of a thought that the server's template had opened.
+    pub(crate) opens_thought: AtomicBool,
 }
 
 impl Provider for HttpProvider {
@@ -58,7 +64,7 @@ impl Provider for HttpProvider {
     ) -> Later<'a, Result<Embedded, ProviderError>> {
         Box::pin(async move {
             let done = match self.dialect {
-                Dialect::OpenAi => {
+                Dialect::OpenAi | Dialect::Responses => {
                     embeddings::embed(&self.endpoint, (model, dimensions), texts, cancel).await
                 }
                 Dialect::Anthropic => Err((
@@ -80,7 +86,9 @@ impl Provider for HttpProvider {
     ) -> Later<'a, Result<Transcribed, ProviderError>> {
         Box::pin(async move {
             let done = match self.dialect {
-                Dialect::OpenAi => speech::transcribe(&self.endpoint, &self.model, audio, cancel).await,
+                Dialect::OpenAi | Dialect::Responses => {
+                    speech::transcribe(&self.endpoint, &self.model, audio, cancel).await
+                }
                 Dialect::Anthropic => Err(no_speech()),
             };
             done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
@@ -95,7 +103,9 @@ impl Provider for HttpProvider {
     ) -> Later<'a, Result<Spoken, ProviderError>> {
         Box::pin(async move {
             let done = match self.dialect {
-                Dialect::OpenAi => speech::speak(&self.endpoint, (&self.model, voice), text, cancel).await,
+                Dialect::OpenAi | Dialect::Responses => {
+                    speech::speak(&self.endpoint, (&self.model, voice), text, cancel).await
+                }
                 Dialect::Anthropic => Err(no_speech()),
             };
             done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
@@ -104,7 +114,7 @@ impl Provider for HttpProvider {
 
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
         let last = match self.dialect {
-            Dialect::OpenAi => "/chat/completions",
+            Dialect::OpenAi | Dialect::Responses => "/chat/completions",
             Dialect::Anthropic => "/messages",
         };
         Box::pin(async move {
@@ -120,72 +130,98 @@ fn no_speech() -> (Fault, Option<Usage>) {
 }
 
 impl HttpProvider {
+    /// The dialect of this request: a refusal may have asked for another one.
+    const fn dialect_of(&self, request: &InferRequest) -> Dialect {
+        match self.dialect {
+            Dialect::OpenAi if request.adaptation.responses_api => Dialect::Responses,
+            Dialect::OpenAi => Dialect::OpenAi,
+            Dialect::Responses => Dialect::Responses,
+            Dialect::Anthropic => Dialect::Anthropic,
+        }
+    }
+
+    fn owner(&self) -> StateOwner<'_> {
+        StateOwner {
+            provider: &self.endpoint.name,
+            host: self.endpoint.url.host_str().unwrap_or_default(),
+            model: &self.model,
+        }
+    }
+
     async fn attempt(
         &self,
         request: &InferRequest,
         on_delta: OnDelta<'_>,
         cancel: &CancellationToken,
     ) -> Result<Completion, ProviderError> {
-        let body = match self.dialect {
-            Dialect::OpenAi => openai::body(request, &self.model, self.streaming, &self.endpoint.url),
-            Dialect::Anthropic => anthropic::body(request, &self.model, self.streaming),
+        let dialect = self.dialect_of(request);
+        let context = RequestContext {
+            request,
+            owner: self.owner(),
+            streaming: self.streaming,
+        };
+        let (body, prefix) = match dialect {
+            Dialect::OpenAi => (openai::body(context), None),
+            Dialect::Responses => (responses::body(context), None),
+            Dialect::Anthropic => {
+                let (body, prefix) = anthropic::body(context);
+                (body, Some(prefix))
+            }
+        };
+        let url = match dialect {
+            Dialect::Responses => responses::url(&self.endpoint.url),
+            Dialect::OpenAi | Dialect::Anthropic => self.endpoint.url.clone(),
         };
         let body = Bytes::from(body.to_string());
         let request_bytes = body.len();
         // Dropping the future drops the connection.
-        let head = cancel.run_until_cancelled(self.endpoint.post(body)).await;
-        let response = head
-            .unwrap_or_else(|| Err(Fault::cancelled()))
-            .map_err(|fault| self.endpoint.error(fault, None))?;
+        let head = cancel.run_until_cancelled(self.endpoint.post_to(url, body)).await;
+        let response = head.unwrap_or_else(|| Err(Fault::cancelled())).map_err(|fault| {
+            let spent = sent_only(fault.kind, request_bytes);
+            self.endpoint.error(fault, spent)
+        })?;
 
         // From here on the server works, and what it did counts whether or not the answer arrives.
-        let mut draft = Draft::default();
-        let read = self.read(response, &mut draft, on_delta, cancel).await;
+        let mut draft = match dialect {
+            Dialect::OpenAi | Dialect::Responses => {
+                let learnt = self.opens_thought.load(Ordering::Relaxed);
+                Draft::with_thoughts(learnt || opens_thought(&self.model))
+            }
+            Dialect::Anthropic => Draft::default(),
+        };
+        // Not told piece by piece where nobody asked for a stream.
+        let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
+        let read = self.read((dialect, response), &mut draft, told, cancel).await;
+        if read.is_ok() {
+            draft.end_text(told);
+        }
+        if draft.was_opened() {
+            self.opens_thought.store(true, Ordering::Relaxed);
+        }
+        if wants_written_thoughts(&self.model) {
+            openai::answer::keep_written_thoughts(&mut draft);
+        }
         let spent = draft.usage(request_bytes);
-        read.and_then(|()| draft.finish(request, request_bytes, &self.model))
+        let context = AnswerContext {
+            request,
+            request_bytes,
+            owner: self.owner(),
+            prefix,
+        };
+        read.and_then(|()| draft.finish(context))
             .map_err(|fault| self.endpoint.error(fault, Some(spent)))
     }
 
-    /// By what the server says it sends, not by what was asked for: both occur.
+    /// By what comes, not by what was asked for or what the server says it sends: all of them occur.
     async fn read(
         &self,
-        response: Response,
-        draft: &mut Draft,
-        on_delta: OnDelta<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<(), Fault> {
-        let kind = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok()); // silent-ok: then as asked
-        let streamed = match kind {
-            Some(kind) if kind.contains("text/event-stream") => true,
-            Some(kind) if kind.contains("json") => false,
-            _ => self.streaming,
-        };
-        if streamed {
-            return self.read_stream(response, draft, on_delta, cancel).await;
-        }
-        let mut response = response;
-        let mut body = BytesMut::new();
-        while let Some(piece) = next(&mut response, cancel).await? {
-            body.extend_from_slice(&piece);
-        }
-        // Not told piece by piece: nobody asked for a stream.
-        match self.dialect {
-            Dialect::OpenAi => openai::whole(draft, &body, &|_| {}),
-            Dialect::Anthropic => anthropic::whole(draft, &body, &|_| {}),
-        }
-    }
-
-    async fn read_stream(
-        &self,
-        mut response: Response,
+        (dialect, mut response): (Dialect, Response),
         draft: &mut Draft,
         on_delta: OnDelta<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
         let mut decoder = Decoder::new(EVENT_MAX_BYTES);
+        let mut begun = false;
         loop {
             let piece = match (draft.stop.is_some(), draft.is_counted()) {
                 (false, _) => next(&mut response, cancel).await?,
@@ -196,21 +232,50 @@ impl HttpProvider {
                     rest.unwrap_or(Ok(None)).unwrap_or(None) // silent-ok: as above
                 }
             };
-            let Some(piece) = piece else { return Ok(()) };
-            match decoder.push(&piece, |event| self.take(draft, &event, on_delta)) {
+            let Some(piece) = piece else {
+                let last = decoder.finish(|event| take(dialect, draft, &event, on_delta));
+                return match last {
+                    Err(_) if draft.stop.is_some() => Ok(()),
+                    last => last,
+                };
+            };
+            if !begun {
+                let first = piece.iter().find(|byte| !byte.is_ascii_whitespace());
+                begun = first.is_some();
+                if first == Some(&b'<') {
+                    return Err(web_page());
+                }
+            }
+            match decoder.push(&piece, |event| take(dialect, draft, &event, on_delta)) {
                 // What is wrong behind a whole answer is wrong with its accounting; asking again would be paid again.
                 Err(_) if draft.stop.is_some() => return Ok(()),
                 read => read?,
             }
         }
     }
+}
 
-    fn take(&self, draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
-        match self.dialect {
-            Dialect::OpenAi => openai::event(draft, event, on_delta),
-            Dialect::Anthropic => anthropic::event(draft, event, on_delta),
-        }
+fn take(dialect: Dialect, draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+    match dialect {
+        Dialect::OpenAi => openai::answer::take_event(draft, event, on_delta),
+        Dialect::Responses => responses::answer::take_event(draft, event, on_delta),
+        Dialect::Anthropic => anthropic::answer::take_event(draft, event, on_delta),
     }
+}
+
+/// What a request cost that got no answer's beginning: what was sent, where the server may have worked on it.
+fn sent_only(kind: FaultKind, request_bytes: usize) -> Option<Usage> {
+    matches!(kind, FaultKind::Timeout | FaultKind::Cut | FaultKind::Cancelled).then(|| Usage {
+        input_tokens: estimate(request_bytes),
+        estimated: true,
+        ..Usage::default()
+    })
+}
+
+/// A login page, or the page of a proxy: asking again would show it again.
+fn web_page() -> Fault {
+    let why = "the server answered with a web page in the place of an answer; check `endpoint`, and whether a proxy or a login stands before it";
+    Fault::new(FaultKind::Rejected, why)
 }
 
 pub(crate) async fn next(

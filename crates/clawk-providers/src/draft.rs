@@ -1,14 +1,18 @@
 //! An answer as it grows.
 
-use std::collections::BTreeMap;
-
 use clawk_kernel::ports::{
-    Completion, Delta, InferRequest, Message, NAME_MAX_BYTES, StopReason, Told, ToolUse, Usage,
+    Completion, Delta, InferRequest, Message, NAME_MAX_BYTES, ProviderState, StatePart, StopReason, Told,
+    ToolUse, Usage,
 };
+use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
+use crate::call_slots::{CallPiece, CallSlots};
 use crate::fault::Fault;
 use crate::number::Number;
+use crate::state::{StateDraft, StateOwner};
+use crate::surrogates::{HalfJoiner, join_halves, read_halves};
+use crate::thought::{SplitPiece, ThoughtSplitter};
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +31,18 @@ pub(crate) type OnDelta<'a> = &'a (dyn Fn(Delta<'_>) + Send + Sync);
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) text: String,
-    calls: BTreeMap<u64, CallDraft>,
+    calls: CallSlots,
+    /// What is handed over for safe keeping.
+    pub(crate) state: StateDraft,
+    /// Bytes of thoughts that are no part of the answer.
+    thought_bytes: usize,
+    /// Thoughts as they stood in the answer's text.
+    pub(crate) written_thoughts: String,
+    /// Separates thoughts that are written into the text.
+    splitter: Option<ThoughtSplitter>,
+    halves: HalfJoiner,
+    /// The model refuses, in words of its own.
+    pub(crate) refused: bool,
     /// Once set, the answer is whole; what may follow is accounting.
     pub(crate) stop: Option<StopReason>,
     pub(crate) input_tokens: Option<u64>,
@@ -43,20 +58,92 @@ pub(crate) struct Draft {
     pub(crate) believed: bool,
 }
 
-#[derive(Debug, Default)]
-struct CallDraft {
-    id: String,
-    name: String,
-    arguments: String,
-    told: bool,
+/// What a finished answer is judged by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnswerContext<'a> {
+    pub(crate) request: &'a InferRequest,
+    pub(crate) request_bytes: usize,
+    pub(crate) owner: StateOwner<'a>,
+    /// Of the request, where the dialect's parts are bound to it.
+    pub(crate) prefix: Option<Digest>,
 }
 
 impl Draft {
+    /// A draft that separates thoughts from the text. `holds`: this model's answers begin inside of one.
+    pub(crate) fn with_thoughts(holds: bool) -> Self {
+        Self {
+            splitter: Some(ThoughtSplitter::new(holds)),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn say(&mut self, text: &str, on_delta: OnDelta<'_>) {
+        if text.is_empty() {
+            return;
+        }
+        let text = self.halves.take(text).into_owned();
+        match &mut self.splitter {
+            None => self.tell(&text, on_delta),
+            Some(splitter) => {
+                let pieces = splitter.push(&text);
+                self.take_pieces(pieces, on_delta);
+            }
+        }
+    }
+
+    fn tell(&mut self, text: &str, on_delta: OnDelta<'_>) {
         if !text.is_empty() {
             self.text.push_str(text);
             on_delta(Delta::Text(text));
         }
+    }
+
+    fn take_pieces(&mut self, pieces: Vec<SplitPiece>, on_delta: OnDelta<'_>) {
+        for piece in pieces {
+            match piece {
+                SplitPiece::Answer(text) => self.tell(&text, on_delta),
+                SplitPiece::Thought(text) => {
+                    self.written_thoughts.push_str(&text);
+                    self.think(&text, on_delta);
+                }
+                SplitPiece::Retract => {
+                    let text = std::mem::take(&mut self.text);
+                    self.thought_bytes += text.len();
+                    self.written_thoughts.push_str(&text);
+                }
+            }
+        }
+    }
+
+    /// A thought: counted, watched by whoever wants to, and no part of the answer.
+    pub(crate) fn think(&mut self, text: &str, on_delta: OnDelta<'_>) {
+        if !text.is_empty() {
+            self.thought_bytes += text.len();
+            on_delta(Delta::Thought(text));
+        }
+    }
+
+    /// The server has said all that it will.
+    pub(crate) fn end_text(&mut self, on_delta: OnDelta<'_>) {
+        let rest = self.halves.finish();
+        match &mut self.splitter {
+            None => self.tell(rest, on_delta),
+            Some(splitter) => {
+                let mut pieces = splitter.push(rest);
+                pieces.extend(splitter.finish());
+                self.take_pieces(pieces, on_delta);
+            }
+        }
+    }
+
+    /// The model's thoughts were opened by the server's template.
+    pub(crate) fn was_opened(&self) -> bool {
+        self.splitter.as_ref().is_some_and(ThoughtSplitter::was_opened)
+    }
+
+    /// Neither words nor calls so far.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.text.is_empty() && self.calls.len() == 0
     }
 
     /// Adds to the call at `index`; id and name count once, arguments are joined.
@@ -67,34 +154,72 @@ impl Draft {
         name: Option<&str>,
         arguments: &str,
         on_delta: OnDelta<'_>,
-    ) -> Result<(), Fault> {
-        if self.calls.len() >= CALLS_MAX && !self.calls.contains_key(&index) {
+    ) -> Result<usize, Fault> {
+        let place = self.calls.place_of_index(index);
+        let piece = CallPiece {
+            index: Some(index),
+            position: 0,
+            id: id.unwrap_or_default(),
+            name: name.unwrap_or_default(),
+            arguments,
+        };
+        self.add_call(place, &piece, on_delta)
+    }
+
+    /// Adds a piece to the call that it belongs to, by all that it says of itself.
+    pub(crate) fn call_piece(
+        &mut self,
+        piece: &CallPiece<'_>,
+        on_delta: OnDelta<'_>,
+    ) -> Result<usize, Fault> {
+        let place = self.calls.place_of(piece);
+        self.add_call(place, piece, on_delta)
+    }
+
+    fn add_call(
+        &mut self,
+        place: usize,
+        piece: &CallPiece<'_>,
+        on_delta: OnDelta<'_>,
+    ) -> Result<usize, Fault> {
+        if place >= CALLS_MAX {
             return Err(Fault::malformed(format!(
                 "more than {CALLS_MAX} tool calls in one answer"
             )));
         }
-        let call = self.calls.entry(index).or_default();
+        let Some(call) = self.calls.at_mut(place) else {
+            return Ok(place);
+        };
+        call.index = call.index.or(piece.index);
         if call.id.is_empty() {
-            name_of(id).clone_into(&mut call.id);
+            name_of(Some(piece.id)).clone_into(&mut call.id);
         }
         if call.name.is_empty() {
-            name_of(name).clone_into(&mut call.name);
+            name_of(Some(piece.name)).clone_into(&mut call.name);
         }
-        call.arguments.push_str(arguments);
+        // The whole call once more is not more of it.
+        let repeats =
+            !piece.name.is_empty() && piece.arguments.len() > 2 && call.arguments == piece.arguments;
+        // A placeholder before the pieces.
+        let placeholder = matches!(call.arguments.trim(), "{}" | "null" | "\"\"");
+        if placeholder && piece.arguments.trim_start().starts_with('{') {
+            call.arguments.clear();
+        }
+        if !repeats {
+            call.arguments.push_str(piece.arguments);
+        }
         if !call.name.is_empty() && !std::mem::replace(&mut call.told, true) {
             on_delta(Delta::Call(&call.name));
         }
-        Ok(())
+        Ok(place)
     }
 
-    /// Where a piece without an index belongs: a new id begins a new call, anything else goes on with the last.
-    pub(crate) fn implied_index(&self, id: Option<&str>) -> u64 {
-        match (self.calls.last_key_value(), id) {
-            (None, _) => 0,
-            (Some((index, last)), Some(id)) if !id.is_empty() && last.id != name_of(Some(id)) => {
-                index.saturating_add(1)
-            }
-            (Some((index, _)), _) => *index,
+    /// The whole arguments of a call, as a server says them at its end.
+    pub(crate) fn set_arguments(&mut self, place: usize, arguments: &str) {
+        if place < self.calls.len()
+            && let Some(call) = self.calls.at_mut(place)
+        {
+            arguments.clone_into(&mut call.arguments);
         }
     }
 
@@ -131,11 +256,13 @@ impl Draft {
     pub(crate) fn usage(&self, request_bytes: usize) -> Usage {
         let calls: usize = self
             .calls
-            .values()
+            .iter()
             .map(|call| call.name.len() + call.arguments.len())
             .sum();
+        // A thought that goes back is in both counts.
+        let thoughts = self.thought_bytes.max(self.state.bytes());
         let (input_tokens, read) = self.judged(self.input_tokens, request_bytes);
-        let (output_tokens, written) = self.judged(self.output_tokens, self.text.len() + calls);
+        let (output_tokens, written) = self.judged_output(self.text.len() + calls, thoughts);
         let doubted = read == Judged::Doubted || written == Judged::Doubted;
         let told = Told {
             input_tokens: self.input_tokens.unwrap_or(0),
@@ -144,11 +271,20 @@ impl Draft {
         Usage {
             input_tokens,
             output_tokens,
-            cached_tokens: self.cached_tokens,
-            cache_write_tokens: self.cache_write_tokens,
+            // More than was read did not come from a cache.
+            cached_tokens: self.cached_tokens.min(input_tokens),
+            cache_write_tokens: self.cache_write_tokens.min(input_tokens),
             estimated: self.unreadable || read != Judged::Believed || written != Judged::Believed,
             told: doubted.then_some(told),
             unreadable: self.unreadable,
+        }
+    }
+
+    /// The count that is taken for what was written. The bytes of sealed thoughts say nothing against the server's count.
+    fn judged_output(&self, bytes: usize, thoughts: usize) -> (u64, Judged) {
+        match self.output_tokens {
+            Some(_) => self.judged(self.output_tokens, bytes),
+            None => self.judged(None, bytes + thoughts),
         }
     }
 
@@ -163,19 +299,20 @@ impl Draft {
     }
 
     /// The finished answer; a fault when it is not whole.
-    pub(crate) fn finish(
-        self,
-        request: &InferRequest,
-        request_bytes: usize,
-        model: &str,
-    ) -> Result<Completion, Fault> {
+    pub(crate) fn finish(mut self, context: AnswerContext<'_>) -> Result<Completion, Fault> {
         let Some(stop) = self.stop else {
             return Err(Fault::cut());
         };
-        let usage = self.usage(request_bytes);
-        let mut taken = ids_of(request);
+        self.end_text(&|_| {});
+        let usage = self.usage(context.request_bytes);
+        let mut taken = ids_of(context.request);
         let mut calls = Vec::with_capacity(self.calls.len());
-        for call in self.calls.into_values() {
+        // What a filter has stopped is not run.
+        let wanted = match stop {
+            StopReason::Refusal => Vec::new(),
+            StopReason::End | StopReason::ToolUse | StopReason::Length => self.calls.into_calls(),
+        };
+        for call in wanted {
             if call.name.is_empty() {
                 return Err(Fault::malformed("a tool call without a name"));
             }
@@ -184,7 +321,7 @@ impl Draft {
             calls.push(ToolUse {
                 id,
                 name: call.name,
-                arguments: arguments(&call.arguments),
+                arguments: arguments(&join_halves(&call.arguments)),
             });
         }
         let stop = match stop {
@@ -193,18 +330,39 @@ impl Draft {
             StopReason::ToolUse if calls.is_empty() => StopReason::End,
             other => other,
         };
+        let parts = self.state.into_parts();
         let model = self
             .model
             .filter(|model| !model.is_empty())
-            .unwrap_or_else(|| model.to_owned());
+            .unwrap_or_else(|| context.owner.model.to_owned());
         Ok(Completion {
             text: self.text,
+            state: state_of(context, parts, &calls),
             calls,
             stop,
             usage,
             model,
         })
     }
+}
+
+/// What goes back to the server: also without parts, it says whose ids the calls have.
+fn state_of(
+    context: AnswerContext<'_>,
+    parts: Vec<StatePart>,
+    calls: &[ToolUse],
+) -> Option<Box<ProviderState>> {
+    let owner = context.owner;
+    let wanted = !owner.host.is_empty() && !(parts.is_empty() && calls.is_empty());
+    wanted.then(|| {
+        Box::new(ProviderState {
+            provider: owner.provider.to_owned(),
+            host: owner.host.to_owned(),
+            model: owner.model.to_owned(),
+            prefix: context.prefix.filter(|_| !parts.is_empty()),
+            parts,
+        })
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,12 +401,33 @@ fn fresh_id(id: String, taken: &[String]) -> String {
         .unwrap_or(id)
 }
 
-/// A JSON object, or the text that is none. No text at all is the empty object: many servers send that for no arguments.
+/// A JSON object, or the text that is none. No text, `null` and an empty list are the empty object: servers send them for no
+/// arguments. A JSON text that holds a JSON object's text is that object.
 pub(crate) fn arguments(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    serde_json::from_str(text).map_err(|_| shorten(text, BAD_ARGUMENTS_MAX_BYTES).to_owned()) // silent-ok: the text is the error
+    let bad = || shorten(text, BAD_ARGUMENTS_MAX_BYTES).to_owned();
+    match serde_json::from_str(&read_halves(text)) {
+        Ok(Value::Object(mut arguments)) => {
+            arguments.values_mut().for_each(join_halves_in);
+            Ok(arguments)
+        }
+        Ok(Value::Null) => Ok(Map::new()),
+        Ok(Value::Array(list)) if list.is_empty() => Ok(Map::new()),
+        Ok(Value::String(inner)) if inner.trim().is_empty() => Ok(Map::new()),
+        Ok(Value::String(inner)) if inner.trim_start().starts_with('{') => arguments(&inner),
+        Ok(Value::String(_) | Value::Array(_) | Value::Bool(_) | Value::Number(_)) | Err(_) => Err(bad()), // silent-ok: the text is the error
+    }
+}
+
+fn join_halves_in(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = join_halves(text),
+        Value::Array(items) => items.iter_mut().for_each(join_halves_in),
+        Value::Object(members) => members.values_mut().for_each(join_halves_in),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// The arguments as they go back to the model: always an object.

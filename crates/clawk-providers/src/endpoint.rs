@@ -32,11 +32,6 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Posts `body` once (a second time with a fresh token when the first was refused) and returns a success's head.
-    pub(crate) async fn post(&self, body: Bytes) -> Result<Response, Fault> {
-        self.post_to(self.url.clone(), body).await
-    }
-
-    /// The same at another path of the endpoint.
     pub(crate) async fn post_to(&self, url: Url, body: Bytes) -> Result<Response, Fault> {
         self.post_as(url, HeaderValue::from_static("application/json"), body)
             .await

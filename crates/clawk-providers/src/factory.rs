@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use clawk_egress::{Deadlines, Url};
@@ -16,12 +17,24 @@ use crate::attempt::{Dialect, HttpProvider};
 use crate::auth::{Auth, Key, OAuth2};
 use crate::endpoint::Endpoint;
 use crate::scripted::{Script, ScriptError, Scripted};
-use crate::{anthropic, openai};
+use crate::{anthropic, openai, responses};
+
+/// The form in which an OpenAI-compatible server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderDialect {
+    /// `POST BASE/chat/completions`.
+    ChatCompletions,
+    /// `POST BASE/responses`: OpenAI's Responses API, without storage at the server.
+    Responses,
+}
 
 /// `[providers.NAME]` in `clawk.toml`: what is local to this machine about a provider of the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderConfig {
+    /// The form in which an `openai-compatible` server is asked; absent: chat completions, or what a refusal asks for.
+    pub dialect: Option<ProviderDialect>,
     /// Where `oauth2` gets tokens; required for that type.
     pub token_url: Option<String>,
     /// The scope asked for with the token.
@@ -47,6 +60,7 @@ pub struct ProviderConfig {
 impl Default for ProviderConfig {
     fn default() -> Self {
         Self {
+            dialect: None,
             token_url: None,
             scope: None,
             header: None,
@@ -162,14 +176,25 @@ impl Factory {
             let reason = format!("is `{}`; only `http` is served", spec.transport);
             return Err(field(spec, "transport", reason));
         }
-        let dialect = match spec.protocol {
-            ProviderProtocol::Custom => return self.scripted(spec, &config),
-            ProviderProtocol::OpenaiCompatible => Dialect::OpenAi,
-            ProviderProtocol::AnthropicNative => Dialect::Anthropic,
+        let dialect = match (spec.protocol, config.dialect) {
+            (ProviderProtocol::Custom, _) => return self.scripted(spec, &config),
+            (ProviderProtocol::OpenaiCompatible, None | Some(ProviderDialect::ChatCompletions)) => {
+                Dialect::OpenAi
+            }
+            (ProviderProtocol::OpenaiCompatible, Some(ProviderDialect::Responses)) => Dialect::Responses,
+            (ProviderProtocol::AnthropicNative, None) => Dialect::Anthropic,
+            (ProviderProtocol::AnthropicNative, Some(_)) => {
+                return Err(FactoryError::Config {
+                    name: spec.name.clone(),
+                    key: "dialect",
+                    reason: "is a choice of the protocol `openai-compatible`; leave it out".to_owned(),
+                });
+            }
         };
         let base = http_url(&spec.endpoint).map_err(|reason| field(spec, "endpoint", reason))?;
         let (url, headers) = match dialect {
-            Dialect::OpenAi => (openai::url(&base), Vec::new()),
+            // The address of the other form is made from this one, as those of vectors and speech are.
+            Dialect::OpenAi | Dialect::Responses => (openai::url(&responses::base(base)), Vec::new()),
             Dialect::Anthropic => {
                 let version = HeaderValue::from_static(anthropic::VERSION);
                 (
@@ -194,6 +219,7 @@ impl Factory {
             dialect,
             model,
             streaming,
+            opens_thought: AtomicBool::new(false),
         }))
     }
 
@@ -274,7 +300,7 @@ fn auth(spec: &model::Provider, config: &ProviderConfig, dialect: Dialect) -> Re
         AuthType::Bearer => Ok(Auth::Bearer(Key::new(key()?))),
         AuthType::ApiKeyHeader => {
             let default = match dialect {
-                Dialect::OpenAi => "api-key",
+                Dialect::OpenAi | Dialect::Responses => "api-key",
                 Dialect::Anthropic => "x-api-key",
             };
             let name = config.header.as_deref().unwrap_or(default);

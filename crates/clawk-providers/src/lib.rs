@@ -1,6 +1,6 @@
 //! Models behind the kernel's `Provider` port.
 //!
-//! * **Owns:** the dialects of model servers (OpenAI-compatible, Anthropic), the scripted model, reading streams, counting
+//! * **Owns:** the dialects of model servers (chat completions, Responses, Anthropic), the scripted model, reading streams, counting
 //!   tokens, authentication, finding a provider on this machine. One call is one attempt at one endpoint.
 //! * **Depends on:** the kernel's port, manifest types, secrets, egress.
 //! * **Must not know:** tools, channels; retry, fallback, limits and the record, which are the kernel's.
@@ -12,9 +12,27 @@ mod attempt;
 
 mod openai;
 
+mod responses;
+
 mod anthropic;
 
+mod wire;
+
+mod history;
+
+mod call_ids;
+
 mod draft;
+
+mod call_slots;
+
+mod thought;
+
+mod state;
+
+mod surrogates;
+
+mod answer_errors;
 
 mod number;
 
@@ -34,5 +52,5 @@ mod speech;
 mod discover;
 
 pub use discover::{Discovered, discover};
-pub use factory::{Factory, FactoryError, ProviderConfig, Scripts};
+pub use factory::{Factory, FactoryError, ProviderConfig, ProviderDialect, Scripts};
 pub use scripted::{Script, ScriptError, Scripted};

@@ -1,16 +1,20 @@
-//! The chat completions dialect, as OpenAI defines it and others bend it.
+//! The chat completions dialect, as OpenAI defines it and others bend it: what is sent.
 
 use clawk_egress::Url;
-use clawk_kernel::ports::{InferRequest, Message, StopReason};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use clawk_kernel::ports::{Image, StatePart};
 use serde_json::{Value, json};
 
-use crate::draft::{Draft, OnDelta, arguments_again};
-use crate::fault::Fault;
-use crate::number::{Number, accounts};
+use crate::call_ids::IdRule;
+use crate::draft::arguments_again;
+use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, history};
 use crate::picture::base64;
-use crate::sse::Event;
+use crate::state::{THOUGHT_MEMBERS, json_of};
+use crate::wire::{RequestContext, adapt, effort_word, has_domain, set};
+
+pub(crate) mod answer;
+
+/// The member of a state that holds thoughts as they stood in the text.
+pub(crate) const WRITTEN_THOUGHTS: &str = "written_thoughts";
 
 /// `BASE/chat/completions`; a base without a path means `/v1`.
 pub(crate) fn url(base: &Url) -> Url {
@@ -25,20 +29,51 @@ pub(crate) fn url(base: &Url) -> Url {
     url
 }
 
-pub(crate) fn body(request: &InferRequest, model: &str, streaming: bool, base: &Url) -> Value {
-    let mut messages = Vec::with_capacity(request.messages.len() + 1);
+pub(crate) fn body(context: RequestContext<'_>) -> Value {
+    let request = context.request;
+    let rules = HistoryRules {
+        ids: context.id_rule(IdRule::Chat),
+        alternates: context.alternates(),
+        user_first: false,
+    };
+    let entries = history(request, context.owner, rules);
+    let mut messages = Vec::with_capacity(entries.len() + 1);
     if !request.system.is_empty() {
         messages.push(json!({ "role": "system", "content": request.system }));
     }
-    messages.extend(request.messages.iter().map(message));
-    let mut body = json!({ "model": model, "messages": messages });
+    let mut behind_results = false;
+    for entry in &entries {
+        match entry {
+            HistoryEntry::User { text, images } => messages.push(user(text, images)),
+            HistoryEntry::Assistant(entry) => messages.push(assistant(entry, behind_results, context)),
+            HistoryEntry::Results(results) => messages.extend(results.iter().map(|result| {
+                // The dialect has no flag for a failed tool.
+                let text = match result.is_error {
+                    true => format!("error: {}", result.text),
+                    false => result.text.clone(),
+                };
+                json!({ "role": "tool", "tool_call_id": result.id, "content": text })
+            })),
+        }
+        behind_results = matches!(entry, HistoryEntry::Results(_));
+    }
+    let mut body = json!({ "model": context.owner.model, "messages": messages });
     // OpenAI's newer models refuse the old name; most other servers know no other.
-    let limit = if base.host_str() == Some("api.openai.com") {
-        "max_completion_tokens"
-    } else {
-        "max_tokens"
+    let limit = match has_domain(context.owner.host, "api.openai.com") {
+        true => "max_completion_tokens",
+        false => "max_tokens",
     };
     set(&mut body, limit, request.max_output_tokens.into());
+    if let Some(effort) = request.effort {
+        set(
+            &mut body,
+            "reasoning_effort",
+            effort_word(effort, context.owner.host).into(),
+        );
+    }
+    if let Some(key) = context.chat_cache_key() {
+        set(&mut body, "prompt_cache_key", key.into());
+    }
     if !request.tools.is_empty() {
         let function = |tool: &clawk_kernel::ports::ToolOffer| {
             let parameters = &tool.input_schema;
@@ -50,238 +85,78 @@ pub(crate) fn body(request: &InferRequest, model: &str, streaming: bool, base: &
             .map(|tool| json!({ "type": "function", "function": function(tool) }));
         set(&mut body, "tools", tools.collect());
     }
-    if streaming {
+    if context.streaming {
         set(&mut body, "stream", true.into());
         set(&mut body, "stream_options", json!({ "include_usage": true }));
     }
+    adapt(&mut body, &request.adaptation);
     body
 }
 
-fn set(body: &mut Value, name: &str, value: Value) {
-    if let Some(object) = body.as_object_mut() {
-        object.insert(name.to_owned(), value);
+fn user(text: &str, images: &[&Image]) -> Value {
+    if images.is_empty() {
+        return json!({ "role": "user", "content": text });
     }
+    let words = (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
+    let shown = images.iter().filter_map(|image| {
+        let data = base64(image)?;
+        let url = format!("data:{};base64,{data}", image.mime_type);
+        Some(json!({ "type": "image_url", "image_url": { "url": url } }))
+    });
+    let content: Vec<Value> = words.into_iter().chain(shown).collect();
+    json!({ "role": "user", "content": content })
 }
 
-fn message(message: &Message) -> Value {
-    match message {
-        Message::User { text, images } if images.is_empty() => json!({ "role": "user", "content": text }),
-        Message::User { text, images } => {
-            let words = (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
-            let shown = images.iter().filter_map(|image| {
-                let data = base64(image)?;
-                let url = format!("data:{};base64,{data}", image.mime_type);
-                Some(json!({ "type": "image_url", "image_url": { "url": url } }))
-            });
-            let content: Vec<Value> = words.into_iter().chain(shown).collect();
-            json!({ "role": "user", "content": content })
-        }
-        Message::Assistant { text, calls } => {
-            let content = if text.is_empty() && !calls.is_empty() {
-                Value::Null
-            } else {
-                text.as_str().into()
-            };
-            let mut message = json!({ "role": "assistant", "content": content });
-            if !calls.is_empty() {
-                let calls = calls.iter().map(|call| {
-                    let arguments = arguments_again(&call.arguments).to_string();
-                    json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
-                });
-                set(&mut message, "tool_calls", calls.collect());
-            }
-            message
-        }
-        // The dialect has no flag for a failed tool.
-        Message::ToolResult {
-            call_id,
-            text,
-            is_error,
-        } => {
-            let text = if *is_error {
-                format!("error: {text}")
-            } else {
-                text.clone()
-            };
-            json!({ "role": "tool", "tool_call_id": call_id, "content": text })
-        }
-    }
-}
-
-/// A chunk of a stream, or a whole answer: the same but for `delta` and `message`.
-#[derive(Deserialize)]
-struct Chunk {
-    model: Option<String>,
-    choices: Option<Vec<Choice>>,
-    usage: Option<Box<RawValue>>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    index: Number,
-    #[serde(alias = "message")]
-    delta: Option<Piece>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Piece {
-    content: Option<Value>,
-    refusal: Option<String>,
-    tool_calls: Option<Vec<CallPiece>>,
-}
-
-#[derive(Deserialize)]
-struct CallPiece {
-    #[serde(default)]
-    index: Number,
-    id: Option<String>,
-    function: Option<FunctionPiece>,
-}
-
-#[derive(Deserialize)]
-struct FunctionPiece {
-    name: Option<String>,
-    arguments: Option<Box<RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Counts {
-    prompt_tokens: Number,
-    completion_tokens: Number,
-    prompt_tokens_details: Option<Box<RawValue>>,
-    /// As some servers call it.
-    prompt_cache_hit_tokens: Number,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Details {
-    cached_tokens: Number,
-}
-
-/// Takes one event of a stream.
-pub(crate) fn event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
-    let data = event.data.trim();
-    if data == "[DONE]" {
-        // A server that never says why it stopped, but says that it did.
-        draft.stop = draft.stop.or(Some(StopReason::End));
-        return Ok(());
-    }
-    if data.is_empty() {
-        return Ok(());
-    }
-    let chunk = serde_json::from_str(data).map_err(|error| {
-        Fault::malformed(format!("a chunk of the stream is not what was agreed: {error}"))
-    })?;
-    add(draft, chunk, false, on_delta)
-}
-
-/// Takes a whole answer.
-pub(crate) fn whole(draft: &mut Draft, body: &[u8], on_delta: OnDelta<'_>) -> Result<(), Fault> {
-    let chunk: Chunk = serde_json::from_slice(body).map_err(crate::attempt::unreadable)?;
-    if chunk.error.is_none() && chunk.choices.as_ref().is_none_or(Vec::is_empty) {
-        return Err(Fault::malformed("the answer has no `choices`"));
-    }
-    add(draft, chunk, true, on_delta)?;
-    draft.stop = draft.stop.or(Some(StopReason::End));
-    Ok(())
-}
-
-/// In a whole answer each call stands alone; in a stream a piece without an index may go on with the last.
-fn add(draft: &mut Draft, chunk: Chunk, whole: bool, on_delta: OnDelta<'_>) -> Result<(), Fault> {
-    if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-        return Err(Fault::of_error_object(&error));
-    }
-    match accounts::<Counts>(chunk.usage.as_deref()) {
-        Some(Ok(counts)) => count(draft, &counts),
-        Some(Err(_)) => draft.miscounted(),
-        None => {}
-    }
-    draft.named(chunk.model.as_deref());
-    for choice in chunk
-        .choices
-        .into_iter()
-        .flatten()
-        .filter(|choice| choice.index.given().unwrap_or(0) == 0)
-    {
-        let mut refused = false;
-        if let Some(piece) = choice.delta {
-            draft.say(&text_of(piece.content.as_ref()), on_delta);
-            if let Some(refusal) = piece.refusal.filter(|refusal| !refusal.is_empty()) {
-                draft.say(&refusal, on_delta);
-                refused = true;
-            }
-            for (position, call) in (0_u64..).zip(piece.tool_calls.into_iter().flatten()) {
-                let id = call.id.as_deref();
-                let index = if whole {
-                    position
-                } else {
-                    call.index.given().unwrap_or_else(|| draft.implied_index(id))
-                };
-                let function = call.function;
-                let name = function.as_ref().and_then(|function| function.name.as_deref());
-                let arguments = function
-                    .as_ref()
-                    .and_then(|function| function.arguments.as_deref());
-                draft.call(index, id, name, &arguments_of(arguments), on_delta)?;
-            }
-        }
-        if refused && draft.stop.is_none() && choice.finish_reason.is_some() {
-            draft.stop = Some(StopReason::Refusal);
-        }
-        draft.stop = draft.stop.or(choice.finish_reason.as_deref().map(stop));
-    }
-    Ok(())
-}
-
-fn count(draft: &mut Draft, counts: &Counts) {
-    // Some servers send zeros until the last chunk.
-    if counts.prompt_tokens != Number::Given(0) {
-        draft.read(counts.prompt_tokens);
-    }
-    draft.wrote(counts.completion_tokens);
-    let details = accounts::<Details>(counts.prompt_tokens_details.as_deref());
-    // What came from a cache only makes it cheaper: what can't be read does not.
-    let cached = details
-        .and_then(Result::ok)
-        .and_then(|details| details.cached_tokens.given()); // silent-ok: as above
-    let cached = cached.or(counts.prompt_cache_hit_tokens.given());
-    draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
-}
-
-fn stop(word: &str) -> StopReason {
-    match word {
-        "length" | "max_tokens" => StopReason::Length,
-        "tool_calls" | "function_call" => StopReason::ToolUse,
-        "content_filter" | "refusal" => StopReason::Refusal,
-        _ => StopReason::End,
-    }
-}
-
-/// A string, or a list of parts with text.
-fn text_of(content: Option<&Value>) -> String {
-    match content {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .filter_map(|part| part.get("text").and_then(Value::as_str))
-            .collect(),
-        _ => String::new(),
-    }
-}
-
-/// A string of JSON, as agreed, or the object itself, as some servers send.
-fn arguments_of(arguments: Option<&RawValue>) -> String {
-    let Some(raw) = arguments.map(RawValue::get) else {
-        return String::new();
+fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestContext<'_>) -> Value {
+    let content = match entry.text.is_empty() && !entry.calls.is_empty() {
+        true => Value::Null,
+        false => entry.text.as_str().into(),
     };
-    if raw.starts_with('"') {
-        // silent-ok: what is not a text is told to the model as it came
-        return serde_json::from_str(raw).unwrap_or_else(|_| raw.to_owned());
+    let mut message = json!({ "role": "assistant", "content": content });
+    let mut calls: Vec<Value> = entry
+        .calls
+        .iter()
+        .map(|call| {
+            let arguments = arguments_again(&call.call.arguments).to_string();
+            let function = json!({ "name": call.call.name, "arguments": arguments });
+            json!({ "id": call.id, "type": "function", "function": function })
+        })
+        .collect();
+    // Reasoning belongs to turns with tools: of others, servers ignore or refuse it.
+    let with_tools = behind_results || !calls.is_empty();
+    for part in entry.state.map_or(&[][..], |state| &state.parts) {
+        match part {
+            StatePart::Member { name, json } if name == WRITTEN_THOUGHTS => {
+                let thoughts = json_of(json);
+                let thoughts = thoughts.as_str().unwrap_or_default();
+                let content = format!("<think>{thoughts}</think>\n\n{}", entry.text);
+                set(&mut message, "content", content.into());
+            }
+            StatePart::Member { name, json } => {
+                let is_thought = THOUGHT_MEMBERS.contains(&name.as_str());
+                if !context.omits(name) && (with_tools || !is_thought) {
+                    set(&mut message, name, json_of(json));
+                }
+            }
+            StatePart::CallMember { call, name, json } => {
+                let call = usize::try_from(*call).ok().and_then(|call| calls.get_mut(call)); // silent-ok: no such call
+                if let Some(call) = call.filter(|_| !context.omits(name)) {
+                    set(call, name, json_of(json));
+                }
+            }
+            // Of another dialect.
+            StatePart::Block { .. } | StatePart::Text { .. } | StatePart::Call { .. } => {}
+        }
     }
-    raw.to_owned()
+    // These services refuse a call without the member, also one that another model asked for.
+    let wants_member = ["deepseek.com", "moonshot.ai", "moonshot.cn"]
+        .iter()
+        .any(|domain| has_domain(context.owner.host, domain));
+    if entry.is_foreign && !calls.is_empty() && wants_member && !context.omits("reasoning_content") {
+        set(&mut message, "reasoning_content", "".into());
+    }
+    if !calls.is_empty() {
+        set(&mut message, "tool_calls", calls.into());
+    }
+    message
 }

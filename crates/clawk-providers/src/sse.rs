@@ -1,4 +1,7 @@
-//! Server-sent events, decoded from bytes as they come, without I/O (WHATWG HTML §9.2.6).
+//! Server-sent events, decoded from bytes as they come, without I/O (WHATWG HTML §9.2.6), and what servers send in their place:
+//! lines of JSON, one JSON text, events without the blank line between them.
+
+use serde::de::IgnoredAny;
 
 /// One dispatched event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +18,9 @@ pub struct Event {
 pub struct TooLarge(pub usize);
 
 /// An incremental decoder. It takes LF, CR and CRLF, split anywhere; comments and unknown fields are passed over; bytes that
-/// are not UTF-8 become replacement characters; an event without its closing blank line is never dispatched.
+/// are not UTF-8 become replacement characters. An event ends with its blank line, or where the JSON text of its data is whole and
+/// another begins. A line that begins a JSON text without a field's name is an event of its own, as long as the text goes on.
+/// [`Self::finish`] gives what is left when the stream has ended.
 #[derive(Debug)]
 pub struct Decoder {
     max_bytes: usize,
@@ -26,6 +31,8 @@ pub struct Decoder {
     name: String,
     data: String,
     has_data: bool,
+    /// The data is a JSON text without a field's name.
+    bare: bool,
 }
 
 impl Decoder {
@@ -40,6 +47,7 @@ impl Decoder {
             name: String::new(),
             data: String::new(),
             has_data: false,
+            bare: false,
         }
     }
 
@@ -65,14 +73,39 @@ impl Decoder {
                 self.line.push(byte);
                 continue;
             }
-            if let Some(event) = self.end_line() {
+            for event in self.end_line() {
                 dispatch(event)?;
             }
         }
         Ok(())
     }
 
-    fn end_line(&mut self) -> Option<Event> {
+    /// The stream has ended: its last event, if one was begun.
+    ///
+    /// # Errors
+    /// What `dispatch` returns.
+    pub fn finish<E: From<TooLarge>>(
+        &mut self,
+        mut dispatch: impl FnMut(Event) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut events = Vec::new();
+        if !self.line.is_empty() {
+            events = self.end_line();
+        }
+        events.extend(self.take_event());
+        events.into_iter().try_for_each(&mut dispatch)
+    }
+
+    fn take_event(&mut self) -> Option<Event> {
+        let event = Event {
+            name: std::mem::take(&mut self.name),
+            data: std::mem::take(&mut self.data),
+        };
+        self.bare = false;
+        std::mem::take(&mut self.has_data).then_some(event)
+    }
+
+    fn end_line(&mut self) -> Vec<Event> {
         let line = String::from_utf8_lossy(&self.line).into_owned();
         self.line.clear();
         let line = if std::mem::take(&mut self.first_line) {
@@ -80,25 +113,62 @@ impl Decoder {
         } else {
             line.as_str()
         };
+        if self.bare {
+            return self.go_on(line).into_iter().collect();
+        }
         if line.is_empty() {
-            let event = Event {
-                name: std::mem::take(&mut self.name),
-                data: std::mem::take(&mut self.data),
-            };
-            return std::mem::take(&mut self.has_data).then_some(event);
+            return self.take_event().into_iter().collect();
+        }
+        if line.starts_with(['{', '[']) {
+            let mut events: Vec<Event> = self.take_event().into_iter().collect();
+            self.bare = true;
+            events.extend(self.go_on(line));
+            return events;
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "event" => value.clone_into(&mut self.name),
+            "event" => {
+                // The next event has begun without a blank line.
+                let whole = self.ends_object().then(|| self.take_event()).flatten();
+                value.clone_into(&mut self.name);
+                return whole.into_iter().collect();
+            }
             "data" => {
+                let next = value.trim_start();
+                let begins = next.starts_with('{') || next.starts_with("[DONE]");
+                let whole = (begins && self.ends_object())
+                    .then(|| self.take_event())
+                    .flatten();
                 if std::mem::replace(&mut self.has_data, true) {
                     self.data.push('\n');
                 }
                 self.data.push_str(value);
+                return whole.into_iter().collect();
             }
             _ => {}
         }
-        None
+        Vec::new()
+    }
+
+    /// No JSON text goes on behind `}` with `{`, so that another one begins there.
+    fn ends_object(&self) -> bool {
+        self.has_data && self.data.trim_end().ends_with('}')
+    }
+
+    /// One more line of a JSON text that has no field's name.
+    fn go_on(&mut self, line: &str) -> Option<Event> {
+        if std::mem::replace(&mut self.has_data, true) {
+            self.data.push('\n');
+        }
+        let first = self.data.is_empty();
+        self.data.push_str(line);
+        // Looked at where a text can end, and not at every line of a long one.
+        let may_end = match first {
+            true => line.trim_end().ends_with(['}', ']']),
+            false => matches!(line.trim_end(), "}" | "]"),
+        };
+        let whole = may_end && serde_json::from_str::<IgnoredAny>(&self.data).is_ok();
+        whole.then(|| self.take_event()).flatten()
     }
 }

@@ -154,6 +154,27 @@ impl Runner {
         }
     }
 
+    /// What keeps programs of MCP servers from starting here, as far as it is seen without starting them.
+    #[must_use]
+    pub fn server_faults(&self) -> Vec<String> {
+        self.servers.iter().filter_map(|server| server.fault()).collect()
+    }
+
+    /// How many tools the MCP server of this tool lists; starts it.
+    ///
+    /// # Errors
+    /// It can't be started or reached, or gives no list.
+    pub async fn served_tools(&self, tool: &str) -> Result<usize, RunError> {
+        match &*self.binding(tool)? {
+            Binding::Mcp(served) => served.listed().await,
+            Binding::Builtin(_)
+            | Binding::Extra(_)
+            | Binding::Command(_)
+            | Binding::Http(_)
+            | Binding::A2a(_) => Ok(1),
+        }
+    }
+
     /// The search path that command lines get.
     fn search(&self) -> Option<String> {
         self.shared.env.non_empty("PATH")

@@ -537,6 +537,7 @@ impl Blueprint {
                     inbox: self.config.settings.inbox,
                     outbox: self.config.settings.outbox,
                     across_senders: self.config.settings.memory.across_senders(),
+                    timezone: Some(self.config.settings.zone()),
                     swarm: self.swarm(),
                 },
             }),

@@ -7,6 +7,7 @@ mod doors;
 mod egress;
 mod postgres;
 mod qdrant;
+mod zone;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,6 +51,9 @@ pub(crate) struct Settings {
     pub(crate) state: Option<StateConfig>,
     /// Where tools start and relative paths begin; relative to the file's folder. Absent: the manifest's folder.
     pub(crate) workdir: Option<PathBuf>,
+    /// IANA name of the time zone in which the agent is told the time; the host's when absent.
+    #[serde(deserialize_with = "zone::known")]
+    pub(crate) timezone: Option<String>,
     /// When a decision counts as durable.
     pub(crate) durability: Durability,
     /// Where audit records go.

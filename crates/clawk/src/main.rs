@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     let matches = cli::Cli::command().get_matches();
     let json = refusal::is_wanted(&matches);
     let cli = cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    log(cli.verbose);
+    log(cli.verbose, is_served(&matches));
     as_many_descriptors_as_allowed();
     state::kept::find_keys(cli.config.as_deref());
     match cli.run() {
@@ -110,17 +110,31 @@ fn as_many_descriptors_as_allowed() {
     let _ = setrlimit(Resource::Nofile, raised); // silent-ok: then it stays as it is
 }
 
-/// Logs go to standard error, none unless asked: `-v` info, `-vv` debug, `-vvv` trace of our crates; `RUST_LOG` for more.
-fn log(verbose: u8) {
+/// `clawk serve` with doors other than standard streams: its standard error is a log that somebody keeps.
+fn is_served(matches: &clap::ArgMatches) -> bool {
+    let Some(serve) = matches.subcommand_matches("serve") else {
+        return false;
+    };
+    let on = |flag: &str| serve.try_get_one::<bool>(flag).ok().flatten() == Some(&true); // silent-ok: no such flag is none
+    !on("stdio") && !on("mcp")
+}
+
+/// Logs go to standard error, none unless asked: `-v` info, `-vv` debug, `-vvv` trace of our crates; `RUST_LOG` for more. A host
+/// tells who runs it, unasked, what keeps its tools away.
+fn log(verbose: u8, served: bool) {
     let asked = clawk_secrets::env::non_empty("RUST_LOG");
     let level = ["error", "info", "debug", "trace"]
         .get(usize::from(verbose))
         .copied()
         .unwrap_or("trace");
-    if asked.is_none() && verbose == 0 {
+    let usual = match (verbose, served) {
+        (0, false) => None,
+        (0, true) => Some(format!("off,{}=warn", clawk_kernel::OPERATOR)),
+        (_, _) => Some(format!("warn,clawk={level}")),
+    };
+    let Some(filter) = asked.or(usual) else {
         return;
-    }
-    let filter = asked.unwrap_or_else(|| format!("warn,clawk={level}"));
+    };
     let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -142,6 +142,8 @@ impl Cron {
             };
         }
         let time = run.split(' ').nth(1).unwrap_or(run);
+        // silent-ok: the time is ours; what can't be read is told as it is
+        let time = Timestamp::parse(time).map_or_else(|_| time.to_owned(), |at| self.table.told(at));
         // Before it can end: its place is taken.
         self.kept().running.push(run.to_owned());
         let taken = inlet
@@ -150,7 +152,7 @@ impl Cron {
                 conversation: run.to_owned(),
                 direct: true,
                 sender: Some(inlet.channel().name.clone()),
-                text: self.prompt.replace("{time}", time).replace("{event}", run),
+                text: self.prompt.replace("{time}", &time).replace("{event}", run),
                 ..Incoming::default()
             })
             .await;

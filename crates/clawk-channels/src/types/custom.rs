@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::Channel;
 use clawk_sandbox::{Launcher, Service, Spec};
 use futures::future::join_all;
@@ -191,6 +191,8 @@ impl MessageLine {
             sender_name: self.sender.name,
             text: self.text,
             attachments: self.attachments.into_iter().map(attachment).collect(),
+            context: MessageContext::default(),
+            answers: None,
             remembered_days: None,
         })
     }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
@@ -322,6 +322,8 @@ impl Dingtalk {
             sender_name: message.sender_nick,
             text,
             attachments,
+            context: MessageContext::default(),
+            answers: None,
             remembered_days: None,
         };
         inlet.message(incoming).await.settled()

@@ -10,21 +10,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext, QuoteKind};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::discord_threads as threads;
+use super::discord_words;
 use super::gateway::{self, Frame, Gateway};
-use super::{escaped, own_host, secret};
+use super::{escaped, own_host, secret, worded};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Found, Incoming, Markup, Out,
-    OutFile, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Incoming,
+    Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
@@ -93,12 +94,19 @@ struct Message {
     #[serde(default)]
     referenced_message: Option<Replied>,
     #[serde(default)]
+    edited_timestamp: Option<String>,
+    #[serde(default)]
     attachments: Vec<File>,
+    /// Whatever else it holds: stickers, a poll, what it forwards.
+    #[serde(flatten)]
+    more: Map<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Replied {
     author: User,
+    #[serde(default)]
+    content: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -108,6 +116,8 @@ struct User {
     bot: bool,
     #[serde(default)]
     username: Option<String>,
+    #[serde(default)]
+    global_name: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,6 +130,13 @@ struct File {
     size: Option<u64>,
     #[serde(default)]
     url: Option<String>,
+}
+
+impl User {
+    /// What they call themselves.
+    fn name(&self) -> Option<&str> {
+        self.global_name.as_deref().or(self.username.as_deref())
+    }
 }
 
 /// The channel.
@@ -334,6 +351,10 @@ impl Discord {
             }
             "RESUMED" => inlet.ready(),
             "MESSAGE_CREATE" => self.message(inlet, d).await?,
+            // Without a time of the edit, only a preview of a link came to the message.
+            "MESSAGE_UPDATE" if d.get("edited_timestamp").is_some_and(Value::is_string) => {
+                self.message(inlet, d).await?;
+            }
             "INTERACTION_CREATE" => self.pressed(inlet, &d).await,
             _ => {}
         }
@@ -383,14 +404,25 @@ impl Discord {
     fn incoming(&self, message: Message) -> Option<Incoming> {
         let me = self.place().me.clone().unwrap_or_default();
         let person = !message.author.bot && message.webhook_id.is_none() && message.author.id != me;
-        let said =
-            matches!(message.kind, 0 | 19) && !(message.content.is_empty() && message.attachments.is_empty());
+        let (words, forwarded) = discord_words::read(message.content, &message.more);
+        let said = matches!(message.kind, 0 | 19) && !(words.is_empty() && message.attachments.is_empty());
         if !person || !said {
             return None;
         }
-        let replied = message
+        let replied = message.referenced_message.as_ref();
+        let replied = replied.is_some_and(|replied| replied.author.id == me);
+        let answered = message
             .referenced_message
-            .is_some_and(|replied| replied.author.id == me);
+            .filter(|answered| !answered.content.is_empty());
+        let answered = answered.map(|answered| {
+            let (id, sender) = (&answered.author.id, Some(message.author.id.as_str()));
+            let author = worded::author(id, answered.author.name(), Some(&me), sender);
+            worded::quoted(QuoteKind::Reply, author, answered.content)
+        });
+        let id = match &message.edited_timestamp {
+            Some(at) => format!("{EDIT}{}:{at}", message.id),
+            None => message.id,
+        };
         let attachment = |file: File| Attachment {
             name: file.filename,
             media_type: file.content_type.unwrap_or_default(),
@@ -398,14 +430,20 @@ impl Discord {
             content: file.url.map_or(Content::Absent, Content::At),
         };
         Some(Incoming {
-            ids: vec![message.id],
+            ids: vec![id],
             conversation: message.channel_id,
             direct: message.guild_id.is_none(),
             mention: replied || message.mentions.iter().any(|user| user.id == me),
+            sender_name: message.author.name().map(str::to_owned),
             sender: Some(message.author.id),
-            sender_name: message.author.username,
-            text: message.content,
+            text: words,
             attachments: message.attachments.into_iter().map(attachment).collect(),
+            context: MessageContext {
+                edited: message.edited_timestamp.is_some(),
+                quotes: answered.into_iter().chain(forwarded).collect(),
+                ..MessageContext::default()
+            },
+            answers: None,
             remembered_days: None,
         })
     }
@@ -448,7 +486,15 @@ impl Discord {
     }
 
     async fn post(&self, method: Method, path: &str, body: &Value) -> Delivery {
-        outcome(self.api.send(method, path, Some(body)).await)
+        let answer = self.api.send(method.clone(), path, Some(body)).await;
+        // Nothing was sent: the message that is answered can't be named, and the words go without it.
+        if let Ok(refused) = &answer
+            && refuses_reply(refused.status.as_u16(), &refused.body)
+            && let Some(rest) = worded::without(body, "message_reference")
+        {
+            return outcome(self.api.send(method, path, Some(&rest)).await);
+        }
+        outcome(answer)
     }
 
     /// The bot's 👀 on a message: PUT shows it, DELETE takes it away.
@@ -596,6 +642,13 @@ impl Gateway for Discord {
         }
         Ended::broken(told)
     }
+}
+
+/// The platform refuses because of the message that is answered: it is gone, of another kind, or the bot may not read it.
+fn refuses_reply(status: u16, body: &Value) -> bool {
+    let code = body.get("code").and_then(Value::as_u64);
+    let named = body.pointer("/errors/message_reference").is_some();
+    (400..500).contains(&status) && (matches!(code, Some(160_002 | 10_008)) || code == Some(50_035) && named)
 }
 
 /// At most 25 characters that are the same for the same message.

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use http::header::AUTHORIZATION;
@@ -58,6 +58,8 @@ const STALE: [i64; 4] = [99_991_661, 99_991_663, 99_991_664, 99_991_668];
 const REFUSED: [i64; 4] = [10_003, 10_014, 10_015, 514];
 /// Limits, of the app and of a chat.
 const LIMITED: [i64; 2] = [99_991_400, 230_020];
+/// Refusals because the message that is answered was recalled, deleted, or can't be seen.
+const ROOT_GONE: [i64; 5] = [230_011, 230_019, 230_110, 230_111, 231_003];
 
 #[derive(Debug, Deserialize)]
 struct Event {
@@ -102,6 +104,9 @@ struct Message {
     message_id: String,
     #[serde(default)]
     root_id: Option<String>,
+    /// The message that it answers.
+    #[serde(default)]
+    parent_id: Option<String>,
     #[serde(default)]
     thread_id: Option<String>,
     chat_id: String,
@@ -397,6 +402,8 @@ impl Lark {
             sender_name: None,
             text,
             attachments,
+            context: MessageContext::default(),
+            answers: message.parent_id,
             remembered_days: None,
         })
     }
@@ -467,6 +474,22 @@ impl Lark {
 
     async fn post(&self, out: &Out, kind: &str, content: &Value) -> Delivery {
         let (chat, root) = place(&out.conversation);
+        let answer = self.post_to(out, (chat, root), (kind, content)).await;
+        match &answer {
+            // Nothing was sent: the message at which the thread began is gone, and the chat takes the answer.
+            Ok(refused) if root.is_some() && ROOT_GONE.contains(&code(refused)) => {
+                self.outcome(self.post_to(out, (chat, None), (kind, content)).await)
+            }
+            Ok(_) | Err(_) => self.outcome(answer),
+        }
+    }
+
+    async fn post_to(
+        &self,
+        out: &Out,
+        (chat, root): (&str, Option<&str>),
+        (kind, content): (&str, &Value),
+    ) -> Result<Answer, Fault> {
         let mut body = json!({"msg_type": kind, "content": content.to_string(), "uuid": out.id});
         let path = match (root, body.as_object_mut()) {
             (Some(root), Some(body)) => {
@@ -485,7 +508,7 @@ impl Lark {
             }
             (_, None) => String::new(),
         };
-        self.outcome(self.call(Method::POST, &path, Some(&body)).await)
+        self.call(Method::POST, &path, Some(&body)).await
     }
 
     fn outcome(&self, answer: Result<Answer, Fault>) -> Delivery {

@@ -7,20 +7,21 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::{HeaderName, HeaderValue, Method};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, secret, secret_named};
+use super::{escaped, listening, secret, secret_named, worded};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Press,
     Unit, carried,
 };
+use crate::albums::{Albums, Gathered, merge};
 use crate::api::{Answer, Api, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{hex, hmac_sha256, same};
@@ -42,6 +43,8 @@ const MAX_TEXT: usize = 4_900;
 /// Characters of a button.
 const MAX_LABEL: usize = 20;
 const RETRY_KEY: HeaderName = HeaderName::from_static("x-line-retry-key");
+/// How long the other pictures of a set are waited for.
+const SET_WAIT: Duration = Duration::from_millis(900);
 /// How long somebody is shown to be writing, seconds.
 const LOADING_S: u64 = 10;
 
@@ -92,6 +95,21 @@ struct Message {
     file_size: Option<u64>,
     #[serde(default)]
     content_provider: Option<Provider>,
+    /// The message that it answers, by its id.
+    #[serde(default)]
+    quoted_message_id: Option<String>,
+    /// The pictures that were sent together with it.
+    #[serde(default)]
+    image_set: Option<ImageSet>,
+    #[serde(flatten)]
+    more: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ImageSet {
+    id: String,
+    #[serde(default)]
+    total: usize,
 }
 
 /// Who holds a file.
@@ -127,6 +145,8 @@ pub(crate) struct Line {
     data: String,
     files: Remote,
     me: OnceLock<String>,
+    /// Sets of pictures of which some have come.
+    albums: Albums<Incoming>,
 }
 
 impl Line {
@@ -145,6 +165,7 @@ impl Line {
             files: Remote::new(data, parts.secrets.env(), &[])?,
             data: data.trim_end_matches('/').to_owned(),
             me: OnceLock::new(),
+            albums: Albums::new(SET_WAIT),
         })
     }
 
@@ -213,14 +234,8 @@ impl Line {
                 size: message.file_size,
                 content: Content::At(at.to_owned()),
             });
-        } else if message.kind != "text" {
-            // A sticker or a place: there is no file.
-            attachments.push(Attachment {
-                name: message.kind.clone(),
-                media_type: message.kind.clone(),
-                ..Attachment::default()
-            });
         }
+        let text = words(&message.kind, message.text, &message.more);
         let incoming = Incoming {
             ids: vec![message.id, event.webhook_event_id]
                 .into_iter()
@@ -231,11 +246,28 @@ impl Line {
             mention: mentions.iter().any(|mentionee| mentionee.is_self),
             sender: user_id,
             sender_name: None,
-            text: message.text,
+            text,
             attachments,
+            context: MessageContext::default(),
+            answers: message.quoted_message_id,
             remembered_days: None,
         };
-        inlet.message(incoming).await.settled()
+        let Some(set) = message.image_set else {
+            return inlet.message(incoming).await.settled();
+        };
+        // The pictures of a set come one by one; they are one message.
+        let total = Some(set.total).filter(|total| *total > 0);
+        match self.albums.gather(&set.id, incoming, total).await {
+            Gathered::All(parts, receipt) => {
+                let kept = match merge(parts) {
+                    Some(incoming) => inlet.message(incoming).await.settled(),
+                    None => true,
+                };
+                receipt.settle(kept);
+                kept
+            }
+            Gathered::Settled(kept) => kept,
+        }
     }
 
     /// The bytes of a message's file.
@@ -296,6 +328,42 @@ fn retry_key(id: &str) -> String {
         part(17, 20),
         part(20, 32)
     )
+}
+
+/// Events in their order; those of one set of pictures together, since each of them waits for the others.
+fn together(events: Vec<Event>) -> Vec<Vec<Event>> {
+    let set = |event: &Event| Some(event.message.as_ref()?.image_set.as_ref()?.id.clone());
+    let mut groups: Vec<(Option<String>, Vec<Event>)> = Vec::new();
+    for event in events {
+        let of = set(&event);
+        match groups
+            .last_mut()
+            .filter(|(known, _)| of.is_some() && *known == of)
+        {
+            Some((_, group)) => group.push(event),
+            None => groups.push((of, vec![event])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// The words of a message: its text, or what it is, where there is no file.
+fn words(kind: &str, text: String, more: &Map<String, Value>) -> String {
+    let word = |name: &str| more.get(name).and_then(Value::as_str);
+    let number = |name: &str| more.get(name).and_then(Value::as_f64);
+    match kind {
+        "location" => {
+            let at = number("latitude").zip(number("longitude"));
+            worded::place(word("title"), word("address"), at)
+        }
+        "sticker" => {
+            let known = more.get("keywords").and_then(Value::as_array);
+            let first = known.and_then(|all| all.first()?.as_str());
+            worded::sticker(Some(text.as_str()).filter(|text| !text.is_empty()).or(first))
+        }
+        "text" | "image" | "video" | "audio" | "file" => text,
+        other => worded::thing("a message", other),
+    }
 }
 
 fn sent_id(answer: &Answer) -> Option<String> {
@@ -375,8 +443,13 @@ impl Adapter for Line {
             let Ok(body) = serde_json::from_slice::<Body>(&hook.body) else {
                 return HookReply::refused(400, "the body is not a list of events");
             };
-            for event in body.events {
-                if !self.take(inlet, event).await {
+            for events in together(body.events) {
+                let taken = events.into_iter().map(|event| self.take(inlet, event));
+                if !futures::future::join_all(taken)
+                    .await
+                    .into_iter()
+                    .all(|kept| kept)
+                {
                     return HookReply::refused(503, "it could not be kept now");
                 }
             }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
@@ -15,10 +15,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::matrix_words::{self, Worded};
 use super::{escaped, secret};
 use crate::adapter::{
-    Abilities, Adapter, Attachment, Carries, Content, Ended, Incoming, Markup, MessageFrame, Out, OutFile,
-    Unit,
+    Abilities, Adapter, Carries, EDIT, Ended, Incoming, Markup, MessageFrame, Out, OutFile, Unit,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
@@ -321,7 +321,7 @@ impl Matrix {
             if event.kind == "m.room.encrypted" {
                 inlet.degraded("a room is encrypted, which this version can't read");
             }
-            let Some(incoming) = self.incoming(room, event) else {
+            let Some(incoming) = self.incoming(inlet, room, event) else {
                 continue;
             };
             if let Taken::Later(reason) = inlet.message(incoming).await {
@@ -355,32 +355,28 @@ impl Matrix {
         Ok(events)
     }
 
-    fn incoming(&self, room: &str, event: Event) -> Option<Incoming> {
-        let text = |pointer: &str| event.content.pointer(pointer).and_then(Value::as_str);
-        let edit = text("/m.relates_to/rel_type") == Some("m.replace");
-        if event.kind != "m.room.message" || event.sender == self.user_id || edit || event.event_id.is_empty()
-        {
+    fn incoming(&self, inlet: &Inlet, room: &str, event: Event) -> Option<Incoming> {
+        if event.sender == self.user_id || event.event_id.is_empty() {
             return None;
         }
         self.note_name(&event.content);
-        let body = text("/body").unwrap_or_default();
-        let (words, attachments) = match text("/msgtype")? {
-            // Bots speak in notices, and no bot answers one.
-            "m.notice" => return None,
-            "m.text" | "m.emote" => (body.to_owned(), Vec::new()),
-            "m.image" | "m.file" | "m.audio" | "m.video" => {
-                // With a name beside it, the body is what was said of it.
-                let caption = text("/filename").filter(|name| *name != body).map(|_| body);
-                let attachment = Attachment {
-                    name: text("/filename").unwrap_or(body).to_owned(),
-                    media_type: text("/info/mimetype").unwrap_or_default().to_owned(),
-                    size: event.content.pointer("/info/size").and_then(Value::as_u64),
-                    content: text("/url").map_or(Content::Absent, |url| Content::At(url.to_owned())),
-                };
-                (caption.unwrap_or_default().to_owned(), vec![attachment])
-            }
-            _ => return None,
+        let text = |pointer: &str| event.content.pointer(pointer).and_then(Value::as_str);
+        let edited = text("/m.relates_to/rel_type") == Some("m.replace");
+        // An edit says the message anew beside a text for old programs.
+        let content = if edited {
+            event.content.get("m.new_content")?
+        } else {
+            &event.content
         };
+        let Worded {
+            text: words,
+            attachments,
+            answered,
+        } = matrix_words::read(
+            &event.kind,
+            content,
+            text("/m.relates_to/m.in_reply_to/event_id").is_some(),
+        )?;
         let named = event
             .content
             .pointer("/m.mentions/user_ids")
@@ -389,8 +385,14 @@ impl Matrix {
         let replied = text("/m.relates_to/m.in_reply_to/event_id").is_some_and(|id| self.own().contains(id));
         let thread =
             text("/m.relates_to/event_id").filter(|_| text("/m.relates_to/rel_type") == Some("m.thread"));
+        let answers = text("/m.relates_to/m.in_reply_to/event_id").map(str::to_owned);
+        // What the sender's program repeats can be made up; what came here before is taken in its place.
+        let known = answers.as_ref().is_some_and(|id| inlet.recent.knows(id));
         Some(Incoming {
-            ids: vec![event.event_id.clone()],
+            ids: vec![match edited {
+                true => format!("{EDIT}{}", event.event_id),
+                false => event.event_id.clone(),
+            }],
             conversation: thread.map_or_else(|| room.to_owned(), |root| format!("{room} {root}")),
             direct: self.direct().get(room) == Some(&true),
             mention: named || replied,
@@ -398,6 +400,12 @@ impl Matrix {
             sender_name: None,
             text: words,
             attachments,
+            context: MessageContext {
+                edited,
+                quotes: answered.filter(|_| !known).into_iter().collect(),
+                ..MessageContext::default()
+            },
+            answers,
             remembered_days: None,
         })
     }

@@ -7,6 +7,7 @@ pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
 mod discord_threads;
+mod discord_words;
 mod gateway;
 pub(crate) mod lark;
 mod lark_frame;
@@ -16,15 +17,21 @@ pub(crate) mod line;
 #[cfg(feature = "mail")]
 pub(crate) mod mail;
 pub(crate) mod matrix;
+mod matrix_words;
 pub(crate) mod qq;
 pub(crate) mod queue;
 pub(crate) mod slack;
+mod slack_words;
 pub(crate) mod telegram;
+mod telegram_message;
+mod telegram_moves;
 pub(crate) mod web;
 pub(crate) mod webhook;
 pub(crate) mod wechat;
 mod wechat_xml;
 pub(crate) mod whatsapp;
+mod whatsapp_words;
+mod worded;
 
 use std::sync::Arc;
 

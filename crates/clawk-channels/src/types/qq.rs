@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use ed25519_dalek::{Signature, Signer as _, SigningKey};
@@ -356,6 +356,8 @@ impl Qq {
             sender_name: None,
             text,
             attachments,
+            context: MessageContext::default(),
+            answers: None,
             remembered_days: None,
         };
         // Before it is accepted: its answer, which must name it, may be sent the moment after.

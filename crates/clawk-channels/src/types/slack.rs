@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use http::{HeaderMap, Method};
@@ -15,9 +15,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::slack_words;
+use super::worded::without;
 use super::{escaped, listening, own_host, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Found, Hook, HookReply,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Hook, HookReply,
     Incoming, Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, shown};
@@ -43,7 +45,19 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Messages among which one of ours is looked for.
 const LOOKED_AT: u32 = 50;
 /// What no second try mends.
-const FINAL: [&str; 12] = [
+const FINAL: [&str; 24] = [
+    "user_not_found",
+    "user_disabled",
+    "cannot_dm_bot",
+    "messages_tab_disabled",
+    "restricted_action",
+    "restricted_action_read_only_channel",
+    "restricted_action_non_threadable_channel",
+    "no_permission",
+    "team_access_not_granted",
+    "ekm_access_denied",
+    "org_login_required",
+    "is_inactive",
     "invalid_auth",
     "not_authed",
     "account_inactive",
@@ -58,6 +72,13 @@ const FINAL: [&str; 12] = [
     "invalid_blocks",
 ];
 
+/// Refusals because of the thread alone.
+const THREAD_GONE: [&str; 3] = [
+    "thread_not_found",
+    "cannot_reply_to_message",
+    "restricted_action_thread_locked",
+];
+
 #[derive(Debug, Deserialize)]
 struct Callback {
     #[serde(default)]
@@ -69,7 +90,7 @@ struct Callback {
 
 #[derive(Debug, Deserialize)]
 struct Event {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
     subtype: Option<String>,
@@ -91,6 +112,28 @@ struct Event {
     text: String,
     #[serde(default)]
     files: Vec<File>,
+    /// Messages that are shared with it, and previews of links.
+    #[serde(default)]
+    attachments: Vec<Value>,
+    /// Of an edit: the message as it is now, and as it was.
+    #[serde(default)]
+    message: Option<Box<Event>>,
+    #[serde(default)]
+    previous_message: Option<Previous>,
+    #[serde(default)]
+    edited: Option<Edited>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Previous {
+    #[serde(default)]
+    text: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Edited {
+    #[serde(default)]
+    ts: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -117,6 +160,28 @@ struct Envelope {
     payload: Value,
     #[serde(default)]
     reason: Option<String>,
+}
+
+/// An event, and of an edit the message as it is now with the time of the edit. `None`: only a preview of a link came to it.
+fn edit_of(event: Event) -> Option<(Event, Option<String>)> {
+    if event.subtype.as_deref() != Some("message_changed") {
+        return Some((event, None));
+    }
+    let now = *event.message?;
+    let at = now.edited.as_ref()?.ts.clone();
+    if event
+        .previous_message
+        .is_some_and(|before| before.text == now.text)
+    {
+        return None;
+    }
+    let whole = Event {
+        kind: "message".to_owned(),
+        channel: event.channel,
+        channel_type: event.channel_type,
+        ..now
+    };
+    Some((whole, Some(at)))
 }
 
 /// How events come.
@@ -275,6 +340,7 @@ impl Slack {
             team_id,
             event,
         } = callback;
+        let (event, edited) = edit_of(event)?;
         let said = matches!(event.kind.as_str(), "message" | "app_mention");
         let whole = event.subtype.is_none() || event.subtype.as_deref() == Some("file_share");
         if !said || !whole || event.bot_id.is_some() || event.ts.is_empty() {
@@ -301,18 +367,27 @@ impl Slack {
                 .or(file.url_private)
                 .map_or(Content::Absent, Content::At),
         };
+        let id = match &edited {
+            Some(at) => format!("{EDIT}{}:{}:{at}", event.channel, event.ts),
+            None => format!("{}:{}", event.channel, event.ts),
+        };
+        let me = self.me.get().map(String::as_str);
+        let (text, quotes) = slack_words::read(unescaped(&event.text), &event.attachments, me, &sender);
         Some(Incoming {
-            ids: [format!("{}:{}", event.channel, event.ts), event_id]
-                .into_iter()
-                .filter(|id| !id.is_empty())
-                .collect(),
+            ids: [id, event_id].into_iter().filter(|id| !id.is_empty()).collect(),
             conversation,
             direct,
             mention: named || event.kind == "app_mention",
             sender: Some(sender),
             sender_name: None,
-            text: unescaped(&event.text),
+            text,
             attachments: event.files.into_iter().map(attachment).collect(),
+            context: MessageContext {
+                edited: edited.is_some(),
+                quotes,
+                ..MessageContext::default()
+            },
+            answers: None,
             remembered_days: None,
         })
     }
@@ -409,10 +484,19 @@ impl Slack {
     }
 
     async fn post(&self, method: &str, params: &Value) -> Delivery {
-        let answer = match self.api.post(method, params).await {
+        let mut answer = match self.api.post(method, params).await {
             Ok(answer) => answer,
             Err(fault) => return fault.delivery(),
         };
+        // Nothing was sent: the thread is gone or closed, and its channel takes the message.
+        if THREAD_GONE.contains(&error_of(&answer).as_str())
+            && let Some(rest) = without(params, "thread_ts")
+        {
+            answer = match self.api.post(method, &rest).await {
+                Ok(answer) => answer,
+                Err(fault) => return fault.delivery(),
+            };
+        }
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             let id = answer.text("/ts").map(str::to_owned);
             return Delivery::Delivered { platform_id: id };
@@ -508,7 +592,7 @@ fn message(out: &Out) -> Value {
 }
 
 /// What the platform escaped.
-fn unescaped(text: &str) -> String {
+pub(super) fn unescaped(text: &str) -> String {
     text.replace("&lt;", "<")
         .replace("&gt;", ">")
         .replace("&amp;", "&")

@@ -14,11 +14,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::telegram_message::{Chat, Message, User};
+use super::telegram_moves::{Moves, TelegramRefusal, refusal};
 use super::{escaped, listening, public_url, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Hook, HookReply, Incoming,
-    Markup, Out, OutFile, Press, Unit, carried,
+    Abilities, Adapter, Asking, Carries, CodeBlock, EDIT, Ended, Hook, HookReply, Incoming, Markup, Out,
+    OutFile, Press, Unit, carried,
 };
+use crate::albums::{Albums, Gathered, merge};
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
 use crate::form::Form;
@@ -39,7 +42,12 @@ const MAX_FILE: usize = 50_000_000;
 const MAX_TOLD: usize = 190;
 /// The platform's names for people who have none, such as anonymous admins.
 const STAND_INS: [i64; 3] = [1_087_968_824, 136_817_688, 777_000];
-const UPDATES: [&str; 2] = ["message", "callback_query"];
+const UPDATES: [&str; 3] = ["message", "edited_message", "callback_query"];
+/// How long the rest of an album is waited for, and how often it is looked for at most.
+const ALBUM_WAIT: Duration = Duration::from_millis(700);
+const ALBUM_LOOKS: usize = 4;
+/// Updates of one poll.
+const POLL_LIMIT: usize = 100;
 
 #[derive(Debug, Deserialize)]
 struct Update {
@@ -47,85 +55,9 @@ struct Update {
     #[serde(default)]
     message: Option<Message>,
     #[serde(default)]
+    edited_message: Option<Message>,
+    #[serde(default)]
     callback_query: Option<Callback>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Message {
-    message_id: i64,
-    #[serde(default)]
-    from: Option<User>,
-    #[serde(default)]
-    sender_chat: Option<Value>,
-    chat: Chat,
-    #[serde(default)]
-    message_thread_id: Option<i64>,
-    #[serde(default)]
-    is_topic_message: bool,
-    #[serde(default)]
-    text: Option<String>,
-    #[serde(default)]
-    caption: Option<String>,
-    #[serde(default)]
-    entities: Vec<Entity>,
-    #[serde(default)]
-    caption_entities: Vec<Entity>,
-    #[serde(default)]
-    reply_to_message: Option<Replied>,
-    #[serde(default)]
-    document: Option<File>,
-    #[serde(default)]
-    photo: Vec<File>,
-    #[serde(default)]
-    voice: Option<File>,
-    #[serde(default)]
-    audio: Option<File>,
-    #[serde(default)]
-    video: Option<File>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Replied {
-    #[serde(default)]
-    from: Option<User>,
-}
-
-#[derive(Debug, Deserialize)]
-struct User {
-    id: i64,
-    #[serde(default)]
-    is_bot: bool,
-    #[serde(default)]
-    first_name: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Chat {
-    id: i64,
-    #[serde(rename = "type")]
-    kind: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Entity {
-    #[serde(rename = "type")]
-    kind: String,
-    offset: usize,
-    length: usize,
-    #[serde(default)]
-    user: Option<User>,
-}
-
-#[derive(Debug, Deserialize)]
-struct File {
-    #[serde(default)]
-    file_id: String,
-    #[serde(default)]
-    file_name: Option<String>,
-    #[serde(default)]
-    mime_type: Option<String>,
-    #[serde(default)]
-    file_size: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,6 +96,10 @@ pub(crate) struct Telegram {
     /// Of a webhook: its secret, and our address.
     hook: Option<(Secret, String)>,
     me: OnceLock<Me>,
+    /// Groups that have another id now.
+    moves: Moves,
+    /// Albums of which parts have come by webhook.
+    albums: Albums<Incoming>,
 }
 
 impl Telegram {
@@ -192,6 +128,8 @@ impl Telegram {
             token,
             hook,
             me: OnceLock::new(),
+            moves: Moves::default(),
+            albums: Albums::new(ALBUM_WAIT),
         })
     }
 
@@ -236,6 +174,7 @@ impl Telegram {
 
     async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
         self.greet().await?;
+        self.moves.restore(inlet);
         if let Some((secret, url)) = &self.hook {
             let params = json!({"url": url, "secret_token": secret.expose(), "allowed_updates": UPDATES});
             self.must("setWebhook", &params).await?;
@@ -248,7 +187,7 @@ impl Telegram {
         loop {
             // The first answer comes at once: the channel is connected then, and what is owed goes out.
             let timeout = if polled { POLL_S } else { 0 };
-            let mut params = json!({"timeout": timeout, "limit": 100, "allowed_updates": UPDATES});
+            let mut params = json!({"timeout": timeout, "limit": POLL_LIMIT, "allowed_updates": UPDATES});
             if let (Some(offset), Some(params)) = (offset, params.as_object_mut()) {
                 params.insert("offset".to_owned(), json!(offset));
             }
@@ -261,39 +200,115 @@ impl Telegram {
             let Value::Array(updates) = updates else {
                 return Err(Ended::broken("getUpdates: the answer is not a list"));
             };
-            for update in updates {
-                let id = update.get("update_id").and_then(Value::as_i64);
-                match serde_json::from_value::<Update>(update) {
-                    Ok(update) => self.take(inlet, update).await.map_err(Ended::broken)?,
-                    Err(error) => tracing::warn!(%error, "an update can't be read and is passed over"),
-                }
-                // The next poll confirms it: what it brought is durable.
-                offset = id.map(|id| id.saturating_add(1)).or(offset);
+            let updates = tokio::select! {
+                updates = self.whole_albums(params, updates) => updates?,
+                () = over.cancelled() => return Ok(()),
+            };
+            let last = updates
+                .iter()
+                .filter_map(|update| update.get("update_id")?.as_i64())
+                .max();
+            for update in together(updates) {
+                self.take(inlet, update).await.map_err(Ended::broken)?;
             }
+            // The next poll confirms them: what they brought is durable.
+            offset = last.map(|id| id.saturating_add(1)).or(offset);
         }
     }
 
-    /// One update. `Err`: it is not kept, and must come again.
-    async fn take(&self, inlet: &Inlet, update: Update) -> Result<(), String> {
-        // Until it is known who the bot is, nobody can say whether a message names it.
-        let me = self.me.get().ok_or("the bot's own id is not known yet")?;
-        if let Some(message) = update.message
-            && let Some(incoming) = self.incoming(me, update.update_id, message)
-        {
-            let taken = inlet.message(incoming).await;
-            if !taken.settled() {
-                return Err("a message could not be kept".to_owned());
+    /// The updates of a poll. Where an album is among the last ones, its other parts may still be on their way: the same is asked
+    /// again, which confirms nothing.
+    async fn whole_albums(&self, mut params: Value, mut updates: Vec<Value>) -> Result<Vec<Value>, Ended> {
+        if let Some(params) = params.as_object_mut() {
+            params.insert("timeout".to_owned(), json!(0));
+        }
+        for _ in 0..ALBUM_LOOKS {
+            let open = updates.last().is_some_and(|last| album_of(last).is_some());
+            if !open || updates.len() >= POLL_LIMIT {
+                break;
+            }
+            tokio::time::sleep(ALBUM_WAIT).await;
+            let Value::Array(again) = self.must("getUpdates", &params).await? else {
+                break;
+            };
+            let grown = again.len() > updates.len();
+            if again.len() >= updates.len() {
+                updates = again;
+            }
+            if !grown {
+                break;
             }
         }
-        if let Some(callback) = update.callback_query {
-            self.pressed(inlet, callback).await;
+        Ok(updates)
+    }
+
+    /// Who the bot is. Until that is known, nobody can say whether a message names it.
+    fn known(&self) -> Result<&Me, &'static str> {
+        self.me.get().ok_or("the bot's own id is not known yet")
+    }
+
+    /// Updates that belong together. `Err`: they are not kept, and must come again.
+    async fn take(&self, inlet: &Inlet, updates: Vec<Update>) -> Result<(), String> {
+        let me = self.known()?;
+        let mut parts = Vec::new();
+        for update in updates {
+            let edited = update.edited_message.filter(Message::has_words);
+            if let Some(message) = update.message.or(edited) {
+                self.moves.look(&message);
+                parts.extend(self.incoming(me, update.update_id, message));
+            }
+            if let Some(callback) = update.callback_query {
+                self.pressed(inlet, callback).await;
+            }
         }
-        Ok(())
+        self.moves.keep(inlet);
+        let Some(incoming) = merge(parts) else {
+            return Ok(());
+        };
+        if inlet.message(incoming).await.settled() {
+            return Ok(());
+        }
+        Err("a message could not be kept".to_owned())
+    }
+
+    /// The same of one update that comes by webhook: the parts of an album come one by one, each of them waits for the others, and
+    /// none is acknowledged before all of them are durable.
+    async fn take_pushed(&self, inlet: &Inlet, update: Update) -> Result<(), String> {
+        let Some(message) = &update.message else {
+            return self.take(inlet, vec![update]).await;
+        };
+        let Some(album) = &message.media_group_id else {
+            return self.take(inlet, vec![update]).await;
+        };
+        let me = self.known()?;
+        let key = format!("{}:{album}", message.chat.id);
+        let Some(incoming) = update
+            .message
+            .and_then(|message| self.incoming(me, update.update_id, message))
+        else {
+            return Ok(());
+        };
+        let kept = match self.albums.gather(&key, incoming, None).await {
+            Gathered::All(parts, told) => {
+                let kept = match merge(parts) {
+                    Some(incoming) => inlet.message(incoming).await.settled(),
+                    None => true,
+                };
+                told.settle(kept);
+                kept
+            }
+            Gathered::Settled(kept) => kept,
+        };
+        if kept {
+            Ok(())
+        } else {
+            Err("a message could not be kept".to_owned())
+        }
     }
 
     /// `None`: it is no person's message.
     fn incoming(&self, me: &Me, update_id: i64, message: Message) -> Option<Incoming> {
-        let from = message.from.as_ref()?;
+        let from = message.from.as_ref().filter(|_| message.chat.id != 0)?;
         let stand_in = message.sender_chat.is_some() || STAND_INS.contains(&from.id);
         if from.is_bot && !stand_in {
             return None;
@@ -302,29 +317,34 @@ impl Telegram {
         let direct = message.chat.kind == "private";
         let chat = message.chat.id;
         let thread = message.message_thread_id.filter(|_| message.is_topic_message);
-        let files = [message.document, message.voice, message.audio, message.video];
-        let largest = message.photo.into_iter().next_back();
-        let attachments: Vec<Attachment> = files
-            .into_iter()
-            .flatten()
-            .chain(largest)
-            .map(attachment)
-            .collect();
-        let text = message.text.or(message.caption).unwrap_or_default();
-        if text.is_empty() && attachments.is_empty() {
+        let id = match message.edit_date {
+            Some(date) => format!("{EDIT}{chat}:{}:{date}", message.message_id),
+            None => format!("{chat}:{}", message.message_id),
+        };
+        let (sender, sender_name) = ((!stand_in).then(|| from.id.to_string()), Some(from.name()));
+        let decoded = message.decode(self.me.get().map(|me| me.id));
+        if decoded.is_empty() {
             return None;
         }
         Some(Incoming {
-            ids: vec![format!("{chat}:{}", message.message_id), format!("u{update_id}")],
-            conversation: thread.map_or_else(|| chat.to_string(), |thread| format!("{chat}:{thread}")),
+            ids: vec![id, format!("u{update_id}")],
+            conversation: self.conversation(chat, thread),
             direct,
             mention,
-            sender: (!stand_in).then(|| from.id.to_string()),
-            sender_name: Some(from.first_name.clone()),
-            text,
-            attachments,
+            sender,
+            sender_name,
+            text: decoded.text,
+            attachments: decoded.attachments,
+            context: decoded.context,
+            answers: None,
             remembered_days: None,
         })
+    }
+
+    /// The conversation of a chat. A group that became a supergroup stays the conversation that it was.
+    fn conversation(&self, chat: i64, thread: Option<i64>) -> String {
+        let chat = self.moves.first(&chat.to_string());
+        thread.map_or_else(|| chat.clone(), |thread| format!("{chat}:{thread}"))
     }
 
     fn mentions(&self, me: &Me, message: &Message) -> bool {
@@ -363,8 +383,7 @@ impl Telegram {
                     question: question.to_owned(),
                     choice: choice.to_owned(),
                     sender: callback.from.id.to_string(),
-                    conversation: thread
-                        .map_or_else(|| chat.to_string(), |thread| format!("{chat}:{thread}")),
+                    conversation: self.conversation(chat, thread),
                 };
                 inlet.press(&press).await
             }
@@ -380,8 +399,7 @@ impl Telegram {
     /// Puts these reactions on a message in the place of those that the bot put before. A bot may put one; 👀 is one of the emoji that
     /// the platform takes, unless the group's admins allow others only.
     async fn mark(&self, id: &str, reactions: Value) -> Result<(), String> {
-        let (chat, message) = id.rsplit_once(':').ok_or("the message has no id")?;
-        let message: i64 = message.parse().map_err(|_| "the message has no number")?; // silent-ok: said
+        let (chat, message) = ids(id).ok_or("the message has no id")?;
         let params = json!({"chat_id": chat, "message_id": message, "reaction": reactions});
         let answer = self.call("setMessageReaction", &params).await;
         let answer = answer.map_err(Fault::reason)?;
@@ -418,51 +436,150 @@ impl Telegram {
                 reason: "the platform takes files up to 50 MB".to_owned(),
             };
         }
-        let (chat, thread) = out
-            .conversation
-            .split_once(':')
-            .unwrap_or((&out.conversation, ""));
-        let mut form = match Form::new() {
-            Ok(form) => form.text("chat_id", chat),
-            Err(reason) => return Fault::NotSent(reason).delivery(),
-        };
-        if !thread.is_empty() {
-            form = form.text("message_thread_id", thread);
-        }
+        let mut params = json!({});
+        self.place(&out.conversation, &mut params);
         let path = format!("bot{}/sendDocument", self.token.expose().trim());
-        match self.api.upload(&path, form.file("document", file), &[]).await {
-            Ok(answer) => outcome(&answer),
-            Err(fault) => fault.delivery(),
+        loop {
+            let mut form = match Form::new() {
+                Ok(form) => form,
+                Err(reason) => return Fault::NotSent(reason).delivery(),
+            };
+            for name in ["chat_id", "message_thread_id"] {
+                if let Some(value) = params.get(name) {
+                    form = form.text(name, value.to_string().trim_matches('"'));
+                }
+            }
+            let answer = match self.api.upload(&path, form.file("document", file), &[]).await {
+                Ok(answer) => answer,
+                Err(fault) => return fault.delivery(),
+            };
+            if !self.cure(&answer, &mut params, "") {
+                return outcome(&answer);
+            }
         }
     }
 
     async fn deliver(&self, method: &str, mut params: Value, markdown: &str) -> Delivery {
-        let mut answer = match self.call(method, &params).await {
-            Ok(answer) => answer,
-            Err(fault) => return fault.delivery(),
-        };
-        // Nothing was sent: the same as plain text.
-        if answer.status.as_u16() == 400 && description(&answer).contains("can't parse entities") {
-            if let Some(params) = params.as_object_mut() {
-                params.remove("parse_mode");
-                params.insert(
-                    "text".to_owned(),
-                    json!(markdown.chars().take(MAX_TEXT).collect::<String>()),
-                );
-            }
-            answer = match self.call(method, &params).await {
+        loop {
+            let answer = match self.call(method, &params).await {
                 Ok(answer) => answer,
                 Err(fault) => return fault.delivery(),
             };
+            if !self.cure(&answer, &mut params, markdown) {
+                return outcome(&answer);
+            }
         }
-        outcome(&answer)
     }
+
+    /// Changes a request that was refused for a reason which the platform names, so that it may be taken. `false`: there is no cure, or
+    /// it was tried. Each cure takes something away that was there, so that this ends.
+    fn cure(&self, answer: &Answer, params: &mut Value, markdown: &str) -> bool {
+        let Some(params) = params.as_object_mut() else {
+            return false;
+        };
+        match refusal(answer.status.as_u16(), &answer.body) {
+            TelegramRefusal::Moved(to) => {
+                let to = to.to_string();
+                let from = params.insert("chat_id".to_owned(), json!(to));
+                let from = from
+                    .as_ref()
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned();
+                self.moves.learn(&from, &to);
+                // Numbers of messages and topics of the old group mean nothing in the new one, and what was to be changed is not there.
+                let changes = params.remove("message_id").is_some();
+                params.remove("reply_parameters");
+                params.remove("message_thread_id");
+                from != to && !changes
+            }
+            TelegramRefusal::ThreadGone => params.remove("message_thread_id").is_some(),
+            TelegramRefusal::RepliedGone => params.remove("reply_parameters").is_some(),
+            TelegramRefusal::Markup => {
+                let text = markdown.chars().take(MAX_TEXT).collect::<String>();
+                params.insert("text".to_owned(), json!(text));
+                params.remove("parse_mode").is_some()
+            }
+            TelegramRefusal::NotModified | TelegramRefusal::Final(_) | TelegramRefusal::Other => false,
+        }
+    }
+
+    /// Where a message goes: the chat as its id is now, and the topic.
+    fn place(&self, conversation: &str, params: &mut Value) {
+        let (chat, thread) = conversation.split_once(':').unwrap_or((conversation, ""));
+        if let Some(params) = params.as_object_mut() {
+            params.insert("chat_id".to_owned(), json!(self.moves.now(chat)));
+            if let Ok(thread) = thread.parse::<i64>() {
+                params.insert("message_thread_id".to_owned(), json!(thread));
+            }
+        }
+    }
+
+    fn params(&self, out: &Out) -> Value {
+        let mut params =
+            json!({"text": out.text, "parse_mode": "HTML", "link_preview_options": {"is_disabled": true}});
+        self.place(&out.conversation, &mut params);
+        let replied = out.reply_to.as_deref().and_then(ids);
+        if let (Some((chat, id)), Some(params)) = (replied, params.as_object_mut())
+            && params.get("chat_id").and_then(Value::as_str) == Some(chat)
+        {
+            let reply = json!({"message_id": id, "allow_sending_without_reply": true});
+            params.insert("reply_parameters".to_owned(), reply);
+        }
+        params
+    }
+}
+
+/// The chat and the number of a message, of the id that it has here.
+fn ids(id: &str) -> Option<(&str, i64)> {
+    let (chat, number) = id.rsplit_once(':')?;
+    Some((chat, number.parse().ok()?)) // silent-ok: a run of a schedule has no message
+}
+
+/// The album that an update is a part of.
+fn album_of(update: &Value) -> Option<String> {
+    let message = update.get("message")?;
+    let album = message.get("media_group_id")?.as_str()?;
+    Some(format!("{}:{album}", message.pointer("/chat/id")?))
+}
+
+/// Updates in their order, those of an album together.
+fn together(updates: Vec<Value>) -> Vec<Vec<Update>> {
+    let mut groups: Vec<(Option<String>, Vec<Update>)> = Vec::new();
+    for update in updates {
+        let album = album_of(&update);
+        let update = match serde_json::from_value::<Update>(update) {
+            Ok(update) => update,
+            Err(error) => {
+                tracing::warn!(%error, "an update can't be read and is passed over");
+                continue;
+            }
+        };
+        let known = groups
+            .iter_mut()
+            .find(|(known, _)| album.is_some() && *known == album);
+        match known {
+            Some((_, parts)) => parts.push(update),
+            None => groups.push((album, vec![update])),
+        }
+    }
+    groups.into_iter().map(|(_, updates)| updates).collect()
 }
 
 fn outcome(answer: &Answer) -> Delivery {
     let said = description(answer);
-    if said.contains("message is not modified") {
-        return Delivery::Delivered { platform_id: None };
+    match refusal(answer.status.as_u16(), &answer.body) {
+        TelegramRefusal::NotModified => return Delivery::Delivered { platform_id: None },
+        TelegramRefusal::Final(why) => {
+            return Delivery::Failed {
+                reason: format!("{why} ({} {said})", answer.status.as_u16()),
+            };
+        }
+        TelegramRefusal::Moved(_)
+        | TelegramRefusal::ThreadGone
+        | TelegramRefusal::RepliedGone
+        | TelegramRefusal::Markup
+        | TelegramRefusal::Other => {}
     }
     if answer.status.as_u16() == 429 {
         return Delivery::Retry {
@@ -480,15 +597,6 @@ fn slice(text: &str, offset: usize, length: usize) -> String {
     String::from_utf16_lossy(&units)
 }
 
-fn attachment(file: File) -> Attachment {
-    Attachment {
-        name: file.file_name.unwrap_or_else(|| "a file".to_owned()),
-        media_type: file.mime_type.unwrap_or_default(),
-        size: file.file_size,
-        content: Content::At(file.file_id),
-    }
-}
-
 fn description(answer: &Answer) -> String {
     shown(answer.text("/description").unwrap_or_default())
 }
@@ -499,32 +607,6 @@ fn retry_after(answer: &Answer) -> Option<u64> {
         .pointer("/parameters/retry_after")
         .and_then(Value::as_f64);
     given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
-}
-
-/// Where a message goes: the chat, and the topic.
-fn place(conversation: &str, params: &mut Value) {
-    let (chat, thread) = conversation.split_once(':').unwrap_or((conversation, ""));
-    if let Some(params) = params.as_object_mut() {
-        params.insert("chat_id".to_owned(), json!(chat));
-        if let Ok(thread) = thread.parse::<i64>() {
-            params.insert("message_thread_id".to_owned(), json!(thread));
-        }
-    }
-}
-
-fn message(out: &Out) -> Value {
-    let mut params =
-        json!({"text": out.text, "parse_mode": "HTML", "link_preview_options": {"is_disabled": true}});
-    place(&out.conversation, &mut params);
-    let replied = out
-        .reply_to
-        .as_deref()
-        .and_then(|id| id.rsplit_once(':')?.1.parse::<i64>().ok()); // silent-ok: of no message
-    if let (Some(id), Some(params)) = (replied, params.as_object_mut()) {
-        let reply = json!({"message_id": id, "allow_sending_without_reply": true});
-        params.insert("reply_parameters".to_owned(), reply);
-    }
-    params
 }
 
 impl Adapter for Telegram {
@@ -545,7 +627,7 @@ impl Adapter for Telegram {
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
-        Box::pin(self.deliver("sendMessage", message(out), &out.markdown))
+        Box::pin(self.deliver("sendMessage", self.params(out), &out.markdown))
     }
 
     fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
@@ -554,7 +636,7 @@ impl Adapter for Telegram {
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let mut params = message(out);
+            let mut params = self.params(out);
             if let (Some(params), Ok(id)) = (params.as_object_mut(), of.parse::<i64>()) {
                 // The method has neither.
                 params.remove("message_thread_id");
@@ -567,7 +649,7 @@ impl Adapter for Telegram {
 
     fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let mut params = message(&asking.out);
+            let mut params = self.params(&asking.out);
             let button =
                 |(id, label): &(String, String)| json!({"text": label, "callback_data": asking.carried(id)});
             let row: Vec<Value> = asking.choices.iter().map(button).collect();
@@ -585,7 +667,7 @@ impl Adapter for Telegram {
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
         Box::pin(async move {
             let mut params = json!({"action": "typing"});
-            place(conversation, &mut params);
+            self.place(conversation, &mut params);
             if let Err(fault) = self.call("sendChatAction", &params).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
@@ -623,7 +705,7 @@ impl Adapter for Telegram {
             let Ok(update) = serde_json::from_slice::<Update>(&hook.body) else {
                 return HookReply::refused(400, "the body is not an update");
             };
-            match self.take(inlet, update).await {
+            match self.take_pushed(inlet, update).await {
                 // An empty body: a member `method` in it would be executed.
                 Ok(()) => HookReply::empty(200),
                 Err(_) => HookReply::refused(503, "it could not be kept now"),

@@ -10,7 +10,7 @@ use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::{HeaderMap, Method};
@@ -295,6 +295,8 @@ impl Wechat {
             sender_name: None,
             text,
             attachments,
+            context: MessageContext::default(),
+            answers: None,
             remembered_days: None,
         };
         let settled = inlet.message(incoming).await.settled();

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::whatsapp_words::{self, Worded};
 use super::{escaped, listening, secret, secret_named, setting};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Found, Hook, HookReply,
@@ -131,6 +132,9 @@ struct Message {
     document: Option<Media>,
     #[serde(default)]
     sticker: Option<Media>,
+    /// Whatever else it holds: a place, contacts, what it answers.
+    #[serde(flatten)]
+    more: Map<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -307,6 +311,11 @@ impl Whatsapp {
                 content: Content::At(media.id),
             });
         }
+        let Worded {
+            text,
+            quotes,
+            answers,
+        } = whatsapp_words::read(&message.kind, text, &message.more, from.as_deref());
         if text.is_empty() && attachments.is_empty() {
             return true;
         }
@@ -319,6 +328,11 @@ impl Whatsapp {
             sender_name: name,
             text,
             attachments,
+            context: MessageContext {
+                quotes,
+                ..MessageContext::default()
+            },
+            answers,
             remembered_days: None,
         };
         let settled = inlet.message(incoming).await.settled();

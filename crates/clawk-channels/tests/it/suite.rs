@@ -548,6 +548,46 @@ async fn a_message_that_was_taken_is_shown_as_read() {
     stage.end().await;
 }
 
+async fn the_conversation_itself_obeys_words(fake: Arc<dyn Fake>) {
+    let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+    fake.says(&direct(&*fake, 1, 2, "say my number is 4711")).await;
+    sent(&fake, 1).await;
+    until(|| async { stage.report().await.delivered == 1 }).await;
+    fake.says(&direct(&*fake, 2, 2, "/new")).await;
+    sent(&fake, 2).await;
+    fake.says(&direct(&*fake, 3, 2, "say hello")).await;
+    sent(&fake, 3).await;
+    fake.says(&direct(&*fake, 4, 2, "/help")).await;
+    sent(&fake, 4).await;
+    fake.says(&direct(&*fake, 5, 2, "/unknown word")).await;
+    sent(&fake, 5).await;
+    let kind = fake.kind();
+    let all = fake.sent();
+    assert!(
+        all[1].text.contains("begin anew") && all[3].text.contains("/stop"),
+        "{kind}: {all:?}"
+    );
+    assert!(
+        all[4].text.contains("/unknown word"),
+        "what is no command is the model's: {kind}: {all:?}"
+    );
+    let asked = stage.rig.models["model"].asked();
+    assert_eq!(asked.len(), 3, "{kind}");
+    let Some(Message::User { text, frame, .. }) = asked[1].messages.first() else {
+        panic!("{kind}: {asked:?}");
+    };
+    assert!(
+        text.contains("hello"),
+        "{kind}: what was said before is sent no more: {text}"
+    );
+    assert!(
+        frame.starts_with("<message-frame platform=") && frame.contains(&fake.id(2)),
+        "{kind}: {frame}"
+    );
+    stage.end().await;
+    assert_eq!(fake.faults(), Vec::<String>::new());
+}
+
 macro_rules! suite {
     ($($platform:ident),* $(,)?) => { $(
         mod $platform {
@@ -580,6 +620,11 @@ macro_rules! suite {
             #[tokio::test]
             async fn a_question_is_answered_by_an_admin_once() {
                 super::a_question_is_answered_by_an_admin_once(fake().await).await;
+            }
+
+            #[tokio::test]
+            async fn the_conversation_itself_obeys_words() {
+                super::the_conversation_itself_obeys_words(fake().await).await;
             }
 
             #[tokio::test]

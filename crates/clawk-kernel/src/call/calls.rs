@@ -93,6 +93,8 @@ pub(crate) struct Calls {
     pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub(crate) shown: Shown,
+    /// The zone in which messages' times are told; none: they are not told.
+    pub(crate) timezone: Option<jiff::tz::TimeZone>,
     /// What is remembered.
     pub(crate) memories: Arc<Memories>,
     /// How much a plan step may take; none: skills do not plan, as in a record of an earlier version.

@@ -339,6 +339,10 @@ impl Entry {
                 .or_insert_with(|| category.to_owned());
         }
         let mut input_schema = match (&self.spec.input_schema, &self.skill) {
+            // A built-in keeps its arguments where the manifest says only that there are some (R54).
+            (Some(schema), _) if says_nothing(schema) && known.input_schema.get("properties").is_some() => {
+                known.input_schema
+            }
             (Some(schema), _) => schema.clone(),
             (None, Some(skill)) => skill
                 .input_schema
@@ -399,7 +403,7 @@ impl Entry {
             reason: format!("its {name} can't be used: {fault}"),
         })?;
         for note in &read.notes {
-            tracing::warn!(tool = %self.name, "the server's {name} is odd, {note}");
+            tracing::warn!(target: crate::OPERATOR, "tool `{}`: the server's {name} is odd, {note}", self.name);
         }
         Ok(read)
     }
@@ -422,6 +426,20 @@ impl Entry {
             input_schema: described.input_schema.clone(),
         }
     }
+}
+
+/// Whether a schema says no more than that its value is an object.
+fn says_nothing(schema: &Value) -> bool {
+    let plain = ["type", "title", "description", "$schema", "properties"];
+    let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty);
+    schema.as_object().is_some_and(|schema| {
+        let known = |(name, value): (&String, &Value)| {
+            plain.contains(&name.as_str())
+                && (name != "properties" || empty(value))
+                && (name != "type" || value == "object")
+        };
+        schema.iter().all(known)
+    })
 }
 
 /// A schema compiled with regular expressions that can't backtrack: schemas come from MCP servers, too. References to

@@ -361,18 +361,15 @@ impl<'a> Mend<'a> {
             Some(own) => given.strip_prefix(own).unwrap_or(given),
             None => given,
         };
+        // Anchors and dynamic references are rare, and a cycle through them is not seen.
         let leads = match inside.strip_prefix('#') {
-            Some("") => true,
-            Some(pointer) if pointer.starts_with('/') => {
+            Some(pointer) if name == "$ref" && (pointer.is_empty() || pointer.starts_with('/')) => {
                 let plain = percent_decoded(pointer);
-                !self.leads_to_itself(&plain)
-                    && self
-                        .whole
-                        .pointer(&plain)
-                        .is_some_and(|found| found.is_object() || found.is_boolean())
+                let found = self.whole.pointer(&plain);
+                found.is_some_and(|found| found.is_object() || found.is_boolean())
+                    && !self.runs_in_circles(&plain)
             }
-            Some(anchor) => has_anchor(self.whole, anchor, 0),
-            None => false,
+            Some(_) | None => false,
         };
         if leads {
             return Some((name.to_owned(), Value::String(inside.to_owned())));
@@ -386,23 +383,51 @@ impl<'a> Mend<'a> {
         None
     }
 
-    /// References that only lead to one another check nothing and would be followed for ever.
-    fn leads_to_itself(&self, pointer: &str) -> bool {
-        let mut seen = BTreeSet::from([pointer.to_owned()]);
-        let mut at = pointer.to_owned();
-        loop {
-            let next = self
-                .whole
-                .pointer(&at)
-                .and_then(|schema| schema.get("$ref"))
-                .and_then(Value::as_str);
-            let Some(next) = next.and_then(|next| next.strip_prefix('#')) else {
-                return false;
-            };
-            at = percent_decoded(next);
-            if !seen.insert(at.clone()) {
-                return true;
+    /// References that lead back to themselves without going into the value would be followed for ever.
+    fn runs_in_circles(&self, pointer: &str) -> bool {
+        self.has_circle(pointer, &mut Vec::new(), &mut BTreeSet::new())
+    }
+
+    fn has_circle(&self, pointer: &str, path: &mut Vec<String>, done: &mut BTreeSet<String>) -> bool {
+        if path.iter().any(|known| known == pointer) || path.len() >= MAX_DEPTH {
+            return true;
+        }
+        if !done.insert(pointer.to_owned()) {
+            return false;
+        }
+        let mut next = Vec::new();
+        if let Some(schema) = self.whole.pointer(pointer) {
+            references_in_place(schema, &mut next, 0);
+        }
+        path.push(pointer.to_owned());
+        let found = next.iter().any(|pointer| self.has_circle(pointer, path, done));
+        path.pop();
+        found
+    }
+}
+
+/// The references of a schema that check the same value as the schema itself.
+fn references_in_place(schema: &Value, found: &mut Vec<String>, depth: usize) {
+    let Some(members) = schema.as_object().filter(|_| depth < MAX_DEPTH) else {
+        return;
+    };
+    for (name, value) in members {
+        match name.as_str() {
+            "$ref" => {
+                // A relative address of the schema itself stands before the `#`.
+                let pointer = value.as_str().and_then(|given| given.split_once('#'));
+                found.extend(pointer.map(|(_, pointer)| percent_decoded(pointer)));
             }
+            "allOf" | "anyOf" | "oneOf" => {
+                let all = value.as_array().into_iter().flatten();
+                all.for_each(|one| references_in_place(one, found, depth + 1));
+            }
+            "not" | "if" | "then" | "else" => references_in_place(value, found, depth + 1),
+            "dependentSchemas" | "dependencies" => {
+                let all = value.as_object().into_iter().flat_map(Map::values);
+                all.for_each(|one| references_in_place(one, found, depth + 1));
+            }
+            _ => {}
         }
     }
 }
@@ -436,23 +461,6 @@ fn percent_decoded(pointer: &str) -> String {
         .replace("%24", "$")
         .replace("%20", " ")
         .replace("%25", "%")
-}
-
-fn has_anchor(schema: &Value, anchor: &str, depth: usize) -> bool {
-    if depth > MAX_DEPTH {
-        return false;
-    }
-    match schema {
-        Value::Object(members) => {
-            let named = ["$anchor", "$dynamicAnchor"].iter();
-            named
-                .clone()
-                .any(|name| members.get(*name).and_then(Value::as_str) == Some(anchor))
-                || members.values().any(|one| has_anchor(one, anchor, depth + 1))
-        }
-        Value::Array(all) => all.iter().any(|one| has_anchor(one, anchor, depth + 1)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
 }
 
 /// The members by name and description, where nothing else can be used.

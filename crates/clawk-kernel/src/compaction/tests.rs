@@ -6,10 +6,12 @@ fn turns(count: usize, bytes: usize) -> Vec<Message> {
             Message::User {
                 text: format!("{n} {}", "u".repeat(bytes)),
                 images: Vec::new(),
+                frame: String::new(),
             },
             Message::Assistant {
                 text: "yes".to_owned(),
                 calls: Vec::new(),
+                state: None,
             },
         ]
     };

@@ -75,6 +75,7 @@ impl Run<'_> {
             messages: vec![Message::User {
                 text: told,
                 images: Vec::new(),
+                frame: String::new(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

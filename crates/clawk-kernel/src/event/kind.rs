@@ -14,6 +14,8 @@ pub const LIFECYCLE: &str = "ckp.lifecycle.transition";
 pub const MESSAGE_ACCEPTED: &str = "ckp.message.accepted";
 /// A picture of the message that is taken next; its content is the picture.
 pub const MESSAGE_ATTACHED: &str = "ckp.message.attached";
+/// What a model reads before the words of the message that is taken next; its content is that text.
+pub const MESSAGE_FRAMED: &str = "ckp.message.framed";
 /// The client's own tools that came with a message; they are the content.
 pub const MESSAGE_TOOLS: &str = "ckp.message.tools";
 /// A call of a client's own tool was handed to the client, which runs it; it is the content.
@@ -26,6 +28,8 @@ pub const CLAIMS_JUDGED: &str = "ckp.claims.judged";
 pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
 /// An interrupted turn goes on after a restart.
 pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
+/// A person began anew: what was said in the session before leaves its context, and is still on the record.
+pub const CONVERSATION_CLEARED: &str = "ckp.conversation.cleared";
 /// A message's turn can't be finished; it lies in the dead-letter box.
 pub const MESSAGE_DEAD: &str = "ckp.message.dead";
 /// An answer is about to be sent to its conversation: durable before it is.

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 use super::orders::Wish;
 use super::{Hosts, lock, lost};
-use crate::attach::{Attached, Incoming};
+use crate::attach::{Attached, Incoming, Setting};
 use crate::conversation::{self, Which};
 use crate::door::{Came, Door, Origin};
 use crate::error::KernelError;
-use crate::ports::{JournalError, Order, ToolOffer};
+use crate::ports::{JournalError, MessageContext, Order, ToolOffer};
 use crate::session::{self, Sessions};
 
 /// How long a message waits for a host that takes it. It may be taken later all the same: the same request is told its answer.
@@ -36,6 +36,9 @@ pub(super) struct Handed {
     tools: Vec<ToolOffer>,
     text: String,
     images: Vec<Picture>,
+    /// A host of an earlier version says none.
+    #[serde(default)]
+    context: MessageContext,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -139,6 +142,7 @@ async fn take(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> R
         tools,
         text,
         images,
+        context,
     } = handed;
     // silent-ok: what can't be read comes in with the least role
     let came: Came = serde_json::from_value(came).unwrap_or_default();
@@ -153,7 +157,12 @@ async fn take(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> R
         return Ok(());
     }
     let images = images.into_iter().map(Picture::read).collect::<Result<_, _>>()?;
-    session::accept_as(sessions, &state, message, origin, Incoming { text, images }).await?;
+    let said = Incoming {
+        text,
+        images,
+        setting: Setting::Given(context),
+    };
+    session::accept_as(sessions, &state, message, origin, said).await?;
     Ok(())
 }
 
@@ -196,6 +205,10 @@ impl Handed {
             tools: origin.tools.clone(),
             text: said.text.clone(),
             images: images.collect(),
+            context: match &said.setting {
+                Setting::Given(context) => context.clone(),
+                Setting::Recorded(_) => MessageContext::default(),
+            },
         }
     }
 }

@@ -100,6 +100,7 @@ fn told(model: &str, outcome: &Result<Embedded, ProviderError>) -> Result<Comple
             stop: StopReason::End,
             usage: *usage,
             model: model.to_owned(),
+            state: None,
         }),
         Err(error) => Err(error.clone()),
     }

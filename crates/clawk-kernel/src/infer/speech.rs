@@ -196,6 +196,7 @@ async fn once<A: Answer>(
             stop: StopReason::End,
             usage: *answer.usage(),
             model: spec.model.clone(),
+            state: None,
         }),
         Err(error) => Err(error.clone()),
     };

@@ -15,6 +15,9 @@ pub struct MessageContext {
     /// What the sender calls themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_name: Option<String>,
+    /// The sender's time zone, an IANA name; where it is not known, the agent's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
     /// The message replaces an earlier one of the same sender.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub edited: bool,

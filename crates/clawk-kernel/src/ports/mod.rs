@@ -32,7 +32,7 @@ pub use journal::{
 pub use memory::{Ask, Inspect, Lacking, Memory, MemoryError, Page, Scope, StoreQuery};
 pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
-    ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
+    ProviderError, ProviderState, StatePart, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
 pub use request::{Effort, RefusalCause, RequestAdaptation};
 pub use shared::{Aside, BESIDE, Holder, News, Order, ProviderRate, Room, Shared, Terms, Unmet};

@@ -22,6 +22,10 @@ pub enum Message {
         /// Pictures, in order. An adapter sends those that have their bytes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         images: Vec<Image>,
+        /// What is told of the message before its words: when, where and by whom it was said, and what it repeats. An adapter sends
+        /// both as [`crate::join_frame`] joins them. Empty: nothing is told.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        frame: String,
     },
     /// The model's words and the tools it asks for.
     Assistant {
@@ -30,6 +34,9 @@ pub enum Message {
         /// Calls in the order asked.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolUse>,
+        /// What the server handed over for safe keeping with this answer (R52).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<Box<ProviderState>>,
     },
     /// The answer to one call. Untrusted text.
     ToolResult {
@@ -39,6 +46,73 @@ pub enum Message {
         text: String,
         /// The tool failed or was refused.
         is_error: bool,
+    },
+}
+
+impl Message {
+    /// An assistant's words and calls that no server handed anything over with.
+    #[must_use]
+    pub const fn assistant(text: String, calls: Vec<ToolUse>) -> Self {
+        Self::Assistant {
+            text,
+            calls,
+            state: None,
+        }
+    }
+}
+
+/// What a model's server hands over for safe keeping with an answer: reasoning, signatures, extras of calls (R52). It is sent back
+/// unchanged to the same provider, host and model, to nobody else, and is never shown as the answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProviderState {
+    /// The provider's name in the manifest.
+    pub provider: String,
+    /// The host that answered.
+    pub host: String,
+    /// The model that was asked, as the manifest names it.
+    pub model: String,
+    /// SHA-256 of the request up to this answer, as the adapter wrote it. Some servers take their parts only behind the same words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<Digest>,
+    /// The parts in the answer's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<StatePart>,
+}
+
+/// One part of a [`ProviderState`]. JSON is kept as the text that came.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "part", rename_all = "kebab-case")]
+pub enum StatePart {
+    /// A member of the answer's message, for example `reasoning_content`.
+    Member {
+        /// Its name.
+        name: String,
+        /// Its JSON.
+        json: String,
+    },
+    /// A member of one call, for example `extra_content`.
+    CallMember {
+        /// The call's place in [`Completion::calls`].
+        call: u32,
+        /// Its name.
+        name: String,
+        /// Its JSON.
+        json: String,
+    },
+    /// A content block or an output item.
+    Block {
+        /// Its JSON.
+        json: String,
+    },
+    /// So many bytes of the answer's text stand here.
+    Text {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The call of this place stands here.
+    Call {
+        /// The call's place in [`Completion::calls`].
+        call: u32,
     },
 }
 
@@ -189,6 +263,9 @@ pub struct Completion {
     pub usage: Usage,
     /// The model that the server says answered.
     pub model: String,
+    /// What the server hands over for safe keeping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Box<ProviderState>>,
 }
 
 /// A piece of a streamed answer, for people to watch; what counts is the [`Completion`].
@@ -198,6 +275,8 @@ pub enum Delta<'a> {
     Text(&'a str),
     /// A call's name became known.
     Call(&'a str),
+    /// What the model thinks on its way to the answer; no part of the answer.
+    Thought(&'a str),
 }
 
 /// The kind of a failed attempt. It decides about retries.

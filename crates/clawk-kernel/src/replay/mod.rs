@@ -286,6 +286,8 @@ fn parts(
             inbox: Default::default(),
             outbox: Default::default(),
             across_senders: Default::default(),
+            // Each message has the frame that it was recorded with.
+            timezone: None,
             swarm: crate::SwarmOptions {
                 taped: Some(tape.team.clone()),
                 ..Default::default()

@@ -14,6 +14,12 @@ pub(super) fn text(payload: &Map<String, Value>, key: &str) -> Option<String> {
     payload.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
+/// A list of texts; empty where there is none.
+pub(super) fn strings<T: FromIterator<String>>(payload: &Map<String, Value>, key: &str) -> T {
+    let all = payload.get(key).and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
 pub(super) fn number(payload: &Map<String, Value>, key: &str) -> Option<u64> {
     payload.get(key).and_then(Value::as_u64)
 }

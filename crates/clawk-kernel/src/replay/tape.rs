@@ -11,14 +11,15 @@ use clawk_recall::entry::Found;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
-use super::read::{content, lacking, payload, read, text};
+use super::read::{content, lacking, payload, read, strings, text};
 use super::said::{Answered, Ended, Said, fault};
 use super::{AgentFacts, Shadow, ToolFacts, answer_of};
-use crate::attach::{Attached, Incoming};
+use crate::attach::{Attached, Incoming, Setting};
 use crate::carp;
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{canonical, digest, kind};
+use crate::message_frame::MessageFrame;
 use crate::notice::Question;
 use crate::ports::{InferRequest, Marked, Recorded};
 use crate::recall;
@@ -145,6 +146,7 @@ impl Tape {
         let mut inputs: Vec<Given> = Vec::new();
         let mut turns = 0;
         let mut attached = Vec::new();
+        let mut frame = MessageFrame::default();
         let mut context = Vec::new();
         for event in &events {
             let facts = payload(event);
@@ -168,6 +170,13 @@ impl Tape {
                     name: text(&facts, "name"),
                     data: content(event)?.to_vec(),
                 }),
+                kind::MESSAGE_FRAMED => {
+                    let text = String::from_utf8(content(event)?.to_vec());
+                    frame = MessageFrame {
+                        text: text.map_err(|_| lacking(event))?, // silent-ok: no text, no content
+                        untrusted: strings(&facts, "untrusted"),
+                    };
+                }
                 kind::MESSAGE_ACCEPTED => {
                     let bytes = content(event)?;
                     let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
@@ -177,6 +186,7 @@ impl Tape {
                     let said = Incoming {
                         text: said,
                         images: std::mem::take(&mut attached),
+                        setting: Setting::Recorded(std::mem::take(&mut frame)),
                     };
                     inputs.push(given(Input::Message { said, origin }));
                 }

@@ -4,12 +4,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use clawk_manifest::model::ScanAction;
-use clawk_policy::leak::{Stream, Tally};
+use clawk_policy::leak::{Scanner, Stream, Tally};
 use serde_json::Value;
 
 use super::{Look, Screens, Spot, holds, word};
 use crate::event::{Draft, Thread};
-use crate::ports::{Completion, InferRequest, Message, ProviderError};
+use crate::ports::{Completion, InferRequest, Message, ProviderError, ProviderState, StatePart};
 use crate::turn::WITHHELD;
 use crate::watch::Notices;
 
@@ -103,6 +103,16 @@ pub(crate) async fn completion(
             }
         };
     }
+    if let Some(state) = &mut completion.state {
+        let (scanner, action) = match action {
+            ScanAction::Redact | ScanAction::Block => (scanner, action),
+            ScanAction::Warn => (scanner.without_shapes(), ScanAction::Redact),
+        };
+        let tally = clean_state(&scanner, state);
+        if !tally.is_empty() {
+            look.secrets(&tally, word(action)).await;
+        }
+    }
     screens.without_known(&mut completion.model);
     let (tally, action) = arguments(screens, completion);
     let mut given = Look::new(screens, thread, Spot::Arguments, provider, notices);
@@ -111,6 +121,65 @@ pub(crate) async fn completion(
     }
     look.drafts.append(&mut given.drafts);
     look.drafts
+}
+
+/// What a server handed over for safe keeping, without secrets. A plain text loses the secret alone; a part that is sealed or signed
+/// is worth nothing once it is changed, and leaves as a whole. Of sealed bytes only known values can be told: they have no shape.
+fn clean_state(scanner: &Scanner, state: &mut ProviderState) -> Tally {
+    let mut all = Tally::default();
+    let known = scanner.without_shapes();
+    let mut found = |json: &mut String| {
+        let Ok(mut value) = serde_json::from_str::<Value>(json) else {
+            return false; // silent-ok: what can't be read is not kept
+        };
+        let is_text = value.is_string();
+        let tally = match is_text {
+            true => scanner.redact_json(&mut value),
+            false => {
+                let mut tally = known.redact_json(&mut value);
+                each_thought(&mut value, &mut |text| {
+                    if let Some((clean, more)) = scanner.redact(text) {
+                        *text = clean;
+                        tally.join(&more);
+                    }
+                });
+                tally
+            }
+        };
+        if tally.is_empty() {
+            return true;
+        }
+        all.join(&tally);
+        if is_text {
+            *json = value.to_string();
+        }
+        is_text
+    };
+    state.parts.retain_mut(|part| match part {
+        StatePart::Member { json, .. } | StatePart::CallMember { json, .. } | StatePart::Block { json } => {
+            found(json)
+        }
+        StatePart::Text { .. } | StatePart::Call { .. } => true,
+    });
+    all
+}
+
+/// The texts in it that a person could read.
+fn each_thought(value: &mut Value, take: &mut dyn FnMut(&mut String)) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| each_thought(item, take)),
+        Value::Object(members) => {
+            for (name, member) in members.iter_mut() {
+                match member {
+                    Value::String(text) if matches!(name.as_str(), "text" | "thinking" | "summary") => {
+                        take(text)
+                    }
+                    member => each_thought(member, take),
+                }
+            }
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// The calls that the model asks for, by what policies want of input: the conversation and the record keep them as the call gets
@@ -181,9 +250,18 @@ pub(crate) fn prompt(screens: &Screens, request: &mut InferRequest) {
     clean(&mut request.system);
     for message in &mut request.messages {
         match message {
-            Message::User { text, .. } | Message::ToolResult { text, .. } => clean(text),
+            Message::User { text, frame, .. } => {
+                clean(text);
+                clean(frame);
+            }
+            Message::ToolResult { text, .. } => clean(text),
             // Its calls were looked at when they were asked for, and the provider knows them by their ids.
-            Message::Assistant { text, .. } => clean(text),
+            Message::Assistant { text, state, .. } => {
+                clean(text);
+                if let Some(state) = state {
+                    clean_state(&scanner, state);
+                }
+            }
         }
     }
 }

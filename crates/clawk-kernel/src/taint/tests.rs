@@ -9,6 +9,7 @@ fn turn(tool: &str, arguments: Value, result: &str) -> Vec<Message> {
         Message::User {
             text: "do it".to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         },
         Message::Assistant {
             text: String::new(),
@@ -17,6 +18,7 @@ fn turn(tool: &str, arguments: Value, result: &str) -> Vec<Message> {
                 name: tool.to_owned(),
                 arguments: Ok(arguments),
             }],
+            state: None,
         },
         Message::ToolResult {
             call_id: "c1".to_owned(),

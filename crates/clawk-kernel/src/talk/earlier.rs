@@ -65,7 +65,7 @@ impl<'h> Known<'h> {
                     known.answers.push(std::mem::take(&mut turn).join(BETWEEN));
                     known.said.push(text);
                 }
-                Message::Assistant { text, calls } => {
+                Message::Assistant { text, calls, .. } => {
                     if !text.is_empty() {
                         turn.push(text);
                         known.answers.push(text.clone());
@@ -118,6 +118,7 @@ mod tests {
         Message::User {
             text: text.to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         }
     }
 
@@ -125,6 +126,7 @@ mod tests {
         Message::Assistant {
             text: text.to_owned(),
             calls: Vec::new(),
+            state: None,
         }
     }
 
@@ -188,6 +190,7 @@ mod tests {
                 name: "weather".into(),
                 arguments: Ok(serde_json::Map::new()),
             }],
+            state: None,
         };
         let all = [
             earlier("user", "rain?"),

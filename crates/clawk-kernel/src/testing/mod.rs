@@ -187,6 +187,8 @@ pub struct Rig {
     pub inbox: crate::InboxLimits,
     /// `[outbox]`.
     pub outbox: crate::OutboxLimits,
+    /// The zone in which messages' times are told.
+    pub timezone: Option<jiff::tz::TimeZone>,
     /// What is local about the swarm.
     pub swarm: crate::SwarmOptions,
 }
@@ -220,6 +222,7 @@ impl Rig {
             claims: None,
             inbox: crate::InboxLimits::default(),
             outbox: crate::OutboxLimits::default(),
+            timezone: None,
             swarm: crate::SwarmOptions::default(),
         }
     }
@@ -259,6 +262,7 @@ impl Rig {
                 inbox: self.inbox,
                 outbox: self.outbox,
                 across_senders: Default::default(),
+                timezone: self.timezone.clone(),
                 swarm: self.swarm.clone(),
             },
         }

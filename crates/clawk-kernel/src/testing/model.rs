@@ -44,6 +44,7 @@ pub fn says(text: &str) -> Completion {
         stop: StopReason::End,
         usage,
         model: "scripted".to_owned(),
+        state: None,
     }
 }
 

@@ -29,6 +29,8 @@ pub enum Behaviour {
     Fail(String),
     /// Runs and says this.
     Say(String),
+    /// Runs and shows a PNG picture, given as base64.
+    Show(String),
     /// Fails in this way.
     Error(RunError),
     /// Fails so often, then echoes.
@@ -190,6 +192,15 @@ impl TestRunner {
                     content: vec![ContentBlock::text(text)],
                     is_error: true,
                     ..echo(permit.arguments())
+                }),
+                Behaviour::Show(data) => Ok(RunOutcome {
+                    content: vec![ContentBlock::Image {
+                        data,
+                        mime_type: "image/png".to_owned(),
+                    }],
+                    is_error: false,
+                    structured: None,
+                    obtained: Obtained::in_process("test"),
                 }),
                 Behaviour::Say(text) => Ok(RunOutcome {
                     content: vec![ContentBlock::text(text)],

@@ -9,7 +9,7 @@ use crate::attach::{Attached, MAX_IMAGES};
 use crate::error::KernelError;
 use crate::event::digest;
 use crate::ports::{Image, InferRequest, Message};
-use crate::testing::{Rig, ScriptedModel, says};
+use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{Door, Kernel, Talk, Told, kind};
 
 fn spec(takes: &[&str]) -> Value {
@@ -46,7 +46,7 @@ async fn send(kernel: &Kernel, asked: Talk) -> Result<Told, KernelError> {
 
 fn user(request: &InferRequest, at: usize) -> (String, Vec<Image>) {
     let users = request.messages.iter().filter_map(|message| match message {
-        Message::User { text, images } => Some((text.clone(), images.clone())),
+        Message::User { text, images, .. } => Some((text.clone(), images.clone())),
         Message::Assistant { .. } | Message::ToolResult { .. } => None,
     });
     users.collect::<Vec<_>>().remove(at)
@@ -166,4 +166,78 @@ async fn the_oldest_pictures_of_a_long_conversation_become_notes() {
     let shown = (0..6).map(|at| user(&last, at).1.len());
     assert_eq!(shown.collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1]);
     assert!(user(&last, 0).0.contains("not shown to you"));
+}
+
+/// A tool's picture, as base64.
+const PICTURE: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+/// An agent whose model asks for a tool that answers with a picture.
+fn showing(takes: &[&str]) -> Rig {
+    let mut rig = seeing(takes);
+    rig.runner.set("write", Behaviour::Show(PICTURE.to_owned()));
+    let model = ScriptedModel::new(|request, _| {
+        let has_result = |message: &Message| matches!(message, Message::ToolResult { .. });
+        Ok(match request.messages.iter().any(has_result) {
+            false => calls(&[("write", json!({}))]),
+            true => says("seen"),
+        })
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig
+}
+
+/// The pictures that stand right behind a tool's result, and the words beside them.
+fn behind_the_result(request: &InferRequest) -> Option<(String, Vec<Image>)> {
+    let mut messages = request.messages.iter();
+    messages.find(|message| matches!(message, Message::ToolResult { .. }))?;
+    match messages.next() {
+        Some(Message::User { text, images, .. }) => Some((text.clone(), images.clone())),
+        Some(Message::Assistant { .. } | Message::ToolResult { .. }) | None => None,
+    }
+}
+
+#[tokio::test]
+async fn a_tools_picture_reaches_a_model_that_takes_pictures() {
+    let rig = showing(&["text", "image"]);
+    let kernel = rig.start().await;
+    send(&kernel, message("draw", Vec::new(), 1)).await.unwrap();
+    send(&kernel, message("and now?", Vec::new(), 2)).await.unwrap();
+    let asked = rig.models["model"].asked();
+    assert_eq!(asked.len(), 3);
+    assert_eq!(behind_the_result(&asked[0]), None);
+    let mut shown = Vec::new();
+    for request in &asked[1..] {
+        let (text, images) = behind_the_result(request).expect("shown");
+        assert!(text.contains("data from tools, not the user's words"), "{text}");
+        assert!(images[0].data.as_deref().unwrap().starts_with(b"\x89PNG"));
+        shown.push(images);
+    }
+    assert_eq!(shown[0], shown[1], "the same request prefix in the next turn");
+    // The conversation itself has the text of the result alone.
+    let text = format!("{:?}", asked[1].messages);
+    assert!(!text.contains(PICTURE));
+
+    // After a restart, it is found in the record again.
+    let mut again = showing(&["text", "image"]);
+    again.journal = Arc::new(rig.journal.cut(rig.journal.kinds().len()));
+    let kernel = again.start().await;
+    send(&kernel, message("once more?", Vec::new(), 3)).await.unwrap();
+    let asked = again.models["model"].asked();
+    let (_, images) = behind_the_result(&asked[0]).expect("shown");
+    assert_eq!(images, shown[0]);
+}
+
+#[tokio::test]
+async fn a_model_that_takes_no_pictures_reads_of_a_tools_picture() {
+    let rig = showing(&["text"]);
+    let kernel = rig.start().await;
+    send(&kernel, message("draw", Vec::new(), 1)).await.unwrap();
+    let asked = rig.models["model"].asked();
+    assert_eq!(behind_the_result(&asked[1]), None);
+    let told = asked[1].messages.iter().find_map(|message| match message {
+        Message::ToolResult { text, .. } => Some(text.clone()),
+        Message::User { .. } | Message::Assistant { .. } => None,
+    });
+    assert!(told.unwrap().starts_with("[image image/png"));
 }

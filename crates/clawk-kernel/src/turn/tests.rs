@@ -11,6 +11,7 @@ fn completion(calls: Vec<ToolUse>) -> Completion {
         stop: StopReason::End,
         usage: Usage::default(),
         model: "m".to_owned(),
+        state: None,
     }
 }
 

@@ -94,6 +94,7 @@ impl<'a> Backend<'a> {
             messages: vec![Message::User {
                 text: question.to_string(),
                 images: Vec::new(),
+                frame: String::new(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

@@ -4,14 +4,16 @@ use clawk_kernel::ports::{Completion, InferRequest, NAME_MAX_BYTES, Usage};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{BAD_ARGUMENTS_MAX_BYTES, CALLS_MAX, Draft, TOKEN_MAX_BYTES};
+use super::{AnswerContext, BAD_ARGUMENTS_MAX_BYTES, CALLS_MAX, Draft, TOKEN_MAX_BYTES};
 use crate::fault::Fault;
 use crate::sse::{Decoder, Event};
-use crate::{anthropic, openai};
+use crate::state::StateOwner;
+use crate::{anthropic, openai, responses};
 
 #[derive(Debug, Clone, Copy)]
 enum Dialect {
     OpenAi,
+    Responses,
     Anthropic,
 }
 
@@ -130,28 +132,27 @@ fn events() -> impl Strategy<Value = Vec<String>> {
 }
 
 fn streamed(dialect: Dialect, bytes: &[u8], size: usize) -> (Draft, Result<(), Fault>) {
-    let mut draft = Draft::default();
+    let mut draft = match dialect {
+        Dialect::OpenAi | Dialect::Responses => Draft::with_thoughts(size % 2 == 0),
+        Dialect::Anthropic => Draft::default(),
+    };
     let mut decoder = Decoder::new(1 << 20);
-    let mut outcome = Ok(());
+    let take = |draft: &mut Draft, event: Event| match dialect {
+        Dialect::OpenAi => openai::answer::take_event(draft, &event, &|_| {}),
+        Dialect::Responses => responses::answer::take_event(draft, &event, &|_| {}),
+        Dialect::Anthropic => anthropic::answer::take_event(draft, &event, &|_| {}),
+    };
     for piece in bytes.chunks(size) {
-        outcome = decoder.push(piece, |event: Event| match dialect {
-            Dialect::OpenAi => openai::event(&mut draft, &event, &|_| {}),
-            Dialect::Anthropic => anthropic::event(&mut draft, &event, &|_| {}),
-        });
-        if outcome.is_err() {
-            break;
+        if let Err(fault) = decoder.push(piece, |event: Event| take(&mut draft, event)) {
+            return (draft, Err(fault));
         }
     }
+    let outcome = decoder.finish(|event: Event| take(&mut draft, event));
     (draft, outcome)
 }
 
 fn whole(dialect: Dialect, body: &[u8]) -> (Draft, Result<(), Fault>) {
-    let mut draft = Draft::default();
-    let outcome = match dialect {
-        Dialect::OpenAi => openai::whole(&mut draft, body, &|_| {}),
-        Dialect::Anthropic => anthropic::whole(&mut draft, body, &|_| {}),
-    };
-    (draft, outcome)
+    streamed(dialect, body, body.len().max(1))
 }
 
 fn within(usage: &Usage, written: usize) -> Result<(), TestCaseError> {
@@ -196,12 +197,21 @@ fn check(draft: Draft, outcome: Result<(), Fault>, sent: usize) -> Result<(), Te
         usage,
         model,
         ..
-    }) = draft.finish(&request, REQUEST_BYTES, "m")
+    }) = draft.finish(AnswerContext {
+        request: &request,
+        request_bytes: REQUEST_BYTES,
+        owner: StateOwner {
+            provider: "p",
+            host: "h",
+            model: "m",
+        },
+        prefix: None,
+    })
     else {
         return Ok(());
     };
     within(&usage, text.len())?;
-    prop_assert!(text.len() <= sent && calls.len() <= CALLS_MAX && model.len() <= NAME_MAX_BYTES);
+    prop_assert!(text.len() <= sent * 3 && calls.len() <= CALLS_MAX && model.len() <= NAME_MAX_BYTES);
     for call in &calls {
         prop_assert!(
             call.id.len() <= NAME_MAX_BYTES && call.name.len() <= NAME_MAX_BYTES,
@@ -218,7 +228,7 @@ proptest! {
     #[test]
     fn every_decoded_number_and_name_is_within_its_bound(events in events(), size in 1usize..700) {
         let stream: String = events.iter().map(|data| format!("data: {data}\n\n")).collect();
-        for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+        for dialect in [Dialect::OpenAi, Dialect::Responses, Dialect::Anthropic] {
             let (draft, outcome) = streamed(dialect, stream.as_bytes(), size);
             check(draft, outcome, stream.len())?;
             for body in &events {
@@ -230,7 +240,7 @@ proptest! {
 
     #[test]
     fn any_bytes_at_all_are_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), size in 1usize..50) {
-        for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+        for dialect in [Dialect::OpenAi, Dialect::Responses, Dialect::Anthropic] {
             let (draft, outcome) = streamed(dialect, &bytes, size);
             check(draft, outcome, bytes.len() * 3)?;
             let (draft, outcome) = whole(dialect, &bytes);

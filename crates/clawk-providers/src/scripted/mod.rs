@@ -13,8 +13,9 @@ use clawk_kernel::ports::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::draft::{Draft, OnDelta};
+use crate::draft::{AnswerContext, Draft, OnDelta};
 use crate::fault::{Fault, kind_of_status};
+use crate::state::StateOwner;
 use script::{Position, Reply, ScriptedFault, Seen};
 
 pub use script::{Script, ScriptError};
@@ -65,7 +66,19 @@ impl Scripted {
         let spent = (!draft.text.is_empty()).then(|| draft.usage(request_bytes));
         let played = played.unwrap_or_else(|| Err(Fault::cancelled()));
         played
-            .and_then(|()| draft.finish(request, request_bytes, &self.model))
+            .and_then(|()| {
+                draft.finish(AnswerContext {
+                    request,
+                    request_bytes,
+                    // A script hands nothing over.
+                    owner: StateOwner {
+                        provider: &self.name,
+                        host: "",
+                        model: &self.model,
+                    },
+                    prefix: None,
+                })
+            })
             .map_err(|fault| self.error(fault, spent))
     }
 

@@ -100,7 +100,7 @@ fn reply(streaming: bool, body: &Value, events: &str, case: Case) -> Reply {
             bytes = answer(
                 "200 OK",
                 "content-type: application/json\r\n",
-                "<html>hello</html>",
+                "{\"choices\": nonsense}",
             )
         }
         _ => {}

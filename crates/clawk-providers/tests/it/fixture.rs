@@ -194,6 +194,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
         messages: vec![Message::User {
             text: text.to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),
@@ -217,6 +218,7 @@ pub(crate) fn long() -> InferRequest {
     request.messages.push(Message::Assistant {
         text: String::new(),
         calls: vec![call("fn.x:0", Ok(path)), call("c1", Err("{bad".to_owned()))],
+        state: None,
     });
     let result = |id: &str, text: &str, is_error| Message::ToolResult {
         call_id: id.to_owned(),
@@ -239,6 +241,7 @@ pub(crate) async fn ask(
     let on_delta = |delta: Delta<'_>| match delta {
         Delta::Text(text) => told.lock().unwrap().push_str(text),
         Delta::Call(name) => told.lock().unwrap().push_str(&format!("<{name}>")),
+        Delta::Thought(_) => {}
     };
     let answer = provider
         .infer(request, &on_delta, &CancellationToken::new())

@@ -41,6 +41,7 @@ async fn go_on(provider: &Arc<dyn Provider>, request: &mut InferRequest, result:
     request.messages.push(Message::Assistant {
         text: answer.text,
         calls: answer.calls,
+        state: answer.state,
     });
     let result = |call_id| Message::ToolResult {
         call_id,
@@ -81,6 +82,7 @@ async fn the_conversation_alone_says_what_comes_next() {
         request.messages.push(Message::User {
             text: "again".to_owned(),
             images: Vec::new(),
+            frame: String::new(),
         });
         assert_eq!(
             ask(&scripted(SCRIPT), &request).await.0.unwrap().text,

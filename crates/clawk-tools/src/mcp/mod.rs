@@ -13,6 +13,7 @@ mod server;
 mod stdio;
 mod taken;
 mod throttle;
+mod words;
 
 use std::sync::Arc;
 
@@ -57,6 +58,11 @@ impl McpTool {
         })
     }
 
+    /// How many tools the server lists.
+    pub(crate) async fn listed(&self) -> Result<usize, RunError> {
+        Ok(self.server.link().await?.tools.len())
+    }
+
     /// All tools of the server, where neither the manifest nor the server means one of them by the declared tool's name.
     pub(crate) async fn takes_over(&self) -> Result<Option<Vec<String>>, RunError> {
         let link = self.server.link().await?;
@@ -76,10 +82,7 @@ impl McpTool {
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
         self.server.unchanged(&link, &tool.name).await?;
-        let harmless = match tool.by {
-            ServedBy::Call => self.trusted && tool.annotations.get("readOnlyHint") == Some(&json!(true)),
-            ServedBy::Resources | ServedBy::Prompts => true,
-        };
+        let harmless = self.trusted && tool.annotations.get("readOnlyHint") == Some(&json!(true));
         let ran = self.server.call(&link, tool, call, session, harmless).await;
         self.server.tell(&call.connections);
         ran

@@ -17,6 +17,8 @@ const MAX_PARTS: usize = 1_000;
 const MAX_PICTURES: usize = 8;
 /// Bytes of base64 of one result's pictures.
 const MAX_PICTURE_BYTES: usize = 8 << 20;
+/// Members of a structure that are looked for in the text beside it.
+const MAX_LEAVES: usize = 300;
 /// Bytes of a part of an unknown type that the model reads as JSON.
 const MAX_UNKNOWN_BYTES: usize = 2 << 10;
 
@@ -240,20 +242,34 @@ impl Parts {
     /// Structure beside the text. A model reads it where the text does not say as much.
     fn structured(&mut self, given: &Value, limit: usize) -> Value {
         let json = given.to_string();
-        let said = |block: &ContentBlock| match block {
-            ContentBlock::Text { text } => {
-                text.len() >= json.len()
-                    || serde_json::from_str::<Value>(text).is_ok_and(|said| said == *given)
-            }
-            ContentBlock::Image { .. } | ContentBlock::Resource { .. } => false,
-        };
-        if !self.content.iter().any(said) {
+        let texts: Vec<String> = self.content.iter().map(ContentBlock::as_model_text).collect();
+        if !is_said(given, &texts.join("\n"), &mut { MAX_LEAVES }) {
             self.text(&json);
         }
         if json.len() > limit {
             return json!({"truncated": true});
         }
         given.clone()
+    }
+}
+
+/// The text holds every word and number of the structure: many servers send the same in both.
+fn is_said(given: &Value, text: &str, left: &mut usize) -> bool {
+    let Some(fewer) = left.checked_sub(1) else {
+        // A structure of so many members is in the text, or nowhere: its size decides.
+        return text.len() >= MAX_LEAVES;
+    };
+    *left = fewer;
+    match given {
+        Value::Null | Value::Bool(_) => !text.is_empty(),
+        Value::Number(number) => text.contains(&number.to_string()),
+        Value::String(word) => {
+            !text.is_empty()
+                && (text.contains(word.as_str())
+                    || text.contains(Value::String(word.clone()).to_string().trim_matches('"')))
+        }
+        Value::Array(all) => !text.is_empty() && all.iter().all(|one| is_said(one, text, left)),
+        Value::Object(members) => !text.is_empty() && members.values().all(|one| is_said(one, text, left)),
     }
 }
 

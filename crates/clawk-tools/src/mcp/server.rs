@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
 use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
-use clawk_kernel::sheet::visible;
-use clawk_plan::{Obtained, Plan, Refusal, Request};
+use clawk_plan::{NetworkMode, Obtained, Plan, Refusal, Request};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
 use http::HeaderMap;
@@ -26,6 +25,7 @@ use super::requests::{self, RequestError};
 use super::result::outcome;
 use super::stdio::LineTransport;
 use super::throttle::Throttle;
+use super::words::{absent_program, last_lines, last_words, starter_hint};
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
 use crate::egress::WayOut;
@@ -33,6 +33,9 @@ use crate::oauth::Tokens;
 
 /// How long start, handshake and `tools/list` may take together.
 const START: Duration = Duration::from_secs(60);
+
+/// How long the handshake alone may take: what the process said is told then.
+const HANDSHAKE: Duration = Duration::from_secs(50);
 
 /// Restarts within [`RESTART_WINDOW`], after the first start.
 const MAX_RESTARTS: usize = 3;
@@ -48,9 +51,6 @@ const MAX_WATCHES: usize = 8;
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Text of one result that is kept where the sandbox sets no `max_output_bytes`, bytes.
 const MAX_RESULT_BYTES: usize = 4 << 20;
-/// Lines and bytes of a server's last words.
-const LAST_LINES: usize = 6;
-const LAST_BYTES: usize = 1_200;
 
 /// Where the server is.
 pub(crate) enum Source {
@@ -234,9 +234,10 @@ impl Server {
                     ));
                 };
                 let transport = LineTransport::new(Throttle::new(stdout), stdin, MAX_MESSAGE_BYTES);
-                let session = match serve_client(info, transport).await {
-                    Ok(session) => session,
-                    Err(error) => return Err(self.no_session(&error, Some(&service)).await),
+                let session = match tokio::time::timeout(HANDSHAKE, serve_client(info, transport)).await {
+                    Ok(Ok(session)) => session,
+                    Ok(Err(error)) => return Err(self.no_session(&error, Some(&service)).await),
+                    Err(_elapsed) => return Err(self.too_late(&service)),
                 };
                 let obtained = service.obtained().clone();
                 (session, Some(service), obtained)
@@ -267,7 +268,7 @@ impl Server {
             }
         };
         for note in notes.iter().take(20) {
-            tracing::warn!(server = %self.name, "the MCP server's list: {note}");
+            tracing::warn!(target: clawk_kernel::OPERATOR, server = %self.name, "the MCP server's list: {note}");
         }
         Ok(Live {
             session,
@@ -281,6 +282,42 @@ impl Server {
         })
     }
 
+    /// What keeps its program from starting, as far as it is seen from outside.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let Source::Program { spec, .. } = &self.source else {
+            return None;
+        };
+        let why = absent_program(spec).or_else(|| {
+            let closed = spec.plan.network().mode == NetworkMode::Deny;
+            starter_hint(spec).filter(|_| closed)
+        })?;
+        Some(format!("the MCP server `{}` can't start{why}", self.name))
+    }
+
+    /// It runs, and says nothing that the protocol knows.
+    fn too_late(&self, service: &Service) -> RunError {
+        let words = last_lines(&service.stderr_tail());
+        let said = if words.is_empty() {
+            String::new()
+        } else {
+            format!("; its last words: {words}")
+        };
+        RunError::Unavailable(format!(
+            "the MCP server `{}` did not answer within {} s{said}{}",
+            self.name,
+            HANDSHAKE.as_secs(),
+            self.hint()
+        ))
+    }
+
+    /// What a program that fetches its server when it starts may lack here.
+    fn hint(&self) -> String {
+        match &self.source {
+            Source::Program { spec, .. } => starter_hint(spec).unwrap_or_default(),
+            Source::Endpoint(_) => String::new(),
+        }
+    }
+
     async fn no_session(&self, error: &ClientInitializeError, service: Option<&Service>) -> RunError {
         // The transport's own words carry type names.
         let words = match error {
@@ -289,8 +326,9 @@ impl Server {
         };
         let said = last_words(service).await;
         RunError::Unavailable(format!(
-            "no session with the MCP server `{}`: {words}{said}",
-            self.name
+            "no session with the MCP server `{}`: {words}{said}{}",
+            self.name,
+            self.hint()
         ))
     }
 
@@ -330,7 +368,12 @@ impl Server {
                 self.name
             ))),
             Ok(Err(RequestError::Service(ServiceError::McpError(error)))) => {
-                let text = format!("MCP error {}: {}", error.code.0, cut(&error.message, 4 << 10).0);
+                let said = cut(&error.message, 4 << 10).0;
+                // Some libraries write the code into the words already.
+                let text = match said.strip_prefix("MCP error ") {
+                    Some(_) => said.to_owned(),
+                    None => format!("MCP error {}: {said}", error.code.0),
+                };
                 Ok(RunOutcome {
                     obtained: link.obtained.clone(),
                     ..crate::call::failed(text)
@@ -465,61 +508,6 @@ impl Link {
                 .as_ref()
                 .is_none_or(|service| service.ended().is_none())
     }
-}
-
-/// How a process ended and the last line it wrote to standard error, for an error's text.
-async fn last_words(service: Option<&Service>) -> String {
-    let Some(service) = service else {
-        return String::new();
-    };
-    // The end arrives a moment after the closed stream that made it known.
-    let end = tokio::time::timeout(Duration::from_millis(500), service.wait()).await;
-    // silent-ok: it lives on, then
-    let mut text = match end.ok().flatten() {
-        Some(end) => match (end.limit, end.exit_code, end.signal) {
-            (Some(limit), _, _) => format!("; it was {limit}"),
-            (None, Some(code), _) => format!("; it ended with exit code {code}"),
-            (None, None, signal) => format!("; it was ended by signal {}", signal.unwrap_or_default()),
-        },
-        None => String::new(),
-    };
-    let words = last_lines(&service.stderr_tail());
-    if !words.is_empty() {
-        text.push_str(&format!("; its last words: {words}"));
-    }
-    text
-}
-
-/// The last lines of a text, at most [`LAST_LINES`] and [`LAST_BYTES`], in one line that nothing is hidden in.
-fn last_lines(text: &str) -> String {
-    let lines = text.lines().rev().map(without_escapes);
-    let lines = lines.filter(|line| !line.trim().is_empty()).take(LAST_LINES);
-    let mut kept: Vec<String> = Vec::new();
-    let mut bytes = 0;
-    for line in lines {
-        let line = visible(cut(line.trim(), 300).0);
-        bytes += line.len() + 3;
-        if bytes > LAST_BYTES {
-            break;
-        }
-        kept.push(line);
-    }
-    kept.reverse();
-    kept.join(" | ")
-}
-
-/// A line without a terminal's escape sequences: colours say nothing here.
-fn without_escapes(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut rest = line.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c == '\u{1b}' && rest.next_if_eq(&'[').is_some() {
-            let _end = rest.by_ref().find(|c| ('@'..='~').contains(c));
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 /// One `tools/call`, raw. The server is told when this future is dropped.

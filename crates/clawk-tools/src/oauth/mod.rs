@@ -1,6 +1,8 @@
 //! OAuth 2.1 as a client (the MCP authorization specification): a person agrees once in a browser or with a code, the tokens are
 //! kept sealed in the state directory, and are renewed when they run out. A server is told a token only if it was made for it.
 
+#[cfg(test)]
+mod attacks;
 mod discover;
 mod login;
 mod site;

@@ -106,7 +106,10 @@ impl Blueprint {
                 .collect::<Vec<_>>()
         };
         let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
-        found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
+        let bound = self.runner(None, None);
+        let servers = bound.as_ref().map(clawk_tools::Runner::server_faults);
+        found.extend(all(TOOLS, "/spec/tools", servers.ok())); // silent-ok: the faults follow
+        found.extend(all(TOOLS, "/spec/tools", bound.err()));
         found.extend(all(CONFIG, "/spec/channels", Some(self.channel_faults())));
         found.extend(all(CONFIG, "/spec/memory", Some(self.memory_faults())));
         found.extend(all(

@@ -51,6 +51,7 @@ mod laundered;
 mod ledger;
 
 mod levels;
+mod mcp_missing;
 mod memory;
 mod own_files;
 #[path = "../real/parts.rs"]

@@ -1,6 +1,7 @@
 //! `email`: threads over IMAP and SMTP; `imap`: each mail begins a run. A thread is a conversation, a mail's sender is only who the
 //! receiving server vouches for (C3a), and what a machine wrote is never answered.
 
+mod forwarded;
 mod imap;
 mod letter;
 mod post;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Env;
@@ -324,10 +325,11 @@ fn place(letter: &Letter) -> String {
 }
 
 fn incoming(letter: Letter, conversation: String) -> Incoming {
+    let (own, forwarded) = forwarded::split(&letter.text);
     let text = if letter.subject.is_empty() {
-        letter.text
+        own
     } else {
-        format!("Subject: {}\n\n{}", letter.subject, letter.text)
+        format!("Subject: {}\n\n{own}", letter.subject)
     };
     Incoming {
         ids: vec![letter.id],
@@ -338,6 +340,11 @@ fn incoming(letter: Letter, conversation: String) -> Incoming {
         sender_name: letter.name,
         text,
         attachments: letter.attachments,
+        context: MessageContext {
+            quotes: forwarded.into_iter().collect(),
+            ..MessageContext::default()
+        },
+        answers: None,
         remembered_days: Some(REMEMBERED_DAYS),
     }
 }

@@ -153,6 +153,37 @@ fn shapes() -> Vec<(&'static str, Value, Value, bool)> {
             true,
         ),
         (
+            "a circle through allOf",
+            json!({"properties": {"a": {"$ref": "#/$defs/x"}},
+            "$defs": {"x": {"allOf": [{"$ref": "#/$defs/x"}]}}}),
+            json!({"a": 1}),
+            true,
+        ),
+        (
+            "a circle through the whole",
+            json!({"anyOf": [{"$ref": "#"}]}),
+            json!({"a": 1}),
+            true,
+        ),
+        (
+            "a circle through not",
+            json!({"properties": {"a": {"not": {"not": {"$ref": "#/properties/a"}}}}}),
+            json!({"a": 1}),
+            true,
+        ),
+        (
+            "a circle through an anchor",
+            json!({"$anchor": "a", "allOf": [{"$ref": "#a"}]}),
+            json!({"a": 1}),
+            true,
+        ),
+        (
+            "a dynamic circle",
+            json!({"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}),
+            json!({"a": 1}),
+            true,
+        ),
+        (
             "recursion",
             json!({"properties": {"a": {"$ref": "#"}}}),
             json!({"a": {"a": {}}}),

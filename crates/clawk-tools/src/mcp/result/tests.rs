@@ -102,6 +102,28 @@ fn every_part_is_read_or_noted() {
 }
 
 #[test]
+fn structure_that_the_text_says_too_is_not_said_twice() {
+    for (text, structured) in [
+        ("[DIR] a\n[FILE] b", json!({"content": "[DIR] a\n[FILE] b"})),
+        (
+            "{\"rows\": [1, 2], \"more\": false}",
+            json!({"rows": [1, 2], "more": false}),
+        ),
+        (
+            "It is 21 degrees in Rome",
+            json!({"place": "Rome", "degrees": 21}),
+        ),
+        ("{\"a\": \"x\\ny\"}", json!({"a": "x\ny"})),
+    ] {
+        let result = json!({"content": [{"type": "text", "text": text}], "structuredContent": structured});
+        assert_eq!(read(&result).0, text);
+    }
+    let result =
+        json!({"content": [{"type": "text", "text": "2 rows"}], "structuredContent": {"rows": [17, 18]}});
+    assert_eq!(read(&result).0, "2 rows\n{\"rows\":[17,18]}");
+}
+
+#[test]
 fn an_error_is_what_the_server_calls_one() {
     for (flag, want) in [
         (json!(true), true),

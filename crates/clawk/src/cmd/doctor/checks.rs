@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::state::kept::read_only;
+use clawk_kernel::ports::ToolRunner as _;
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, ChannelType, Provider, ProviderProtocol};
 use clawk_plan::{Defaults, Level, Plan, Refusal};
@@ -41,7 +42,9 @@ pub(super) async fn all(
         Ok(blueprint) => {
             checks.extend(programs(path, &blueprint));
             let channels = channels(path, &blueprint).await;
-            checks.extend(agent(path, &blueprint.asking_nobody(), state).await);
+            let blueprint = blueprint.asking_nobody();
+            checks.extend(agent(path, &blueprint, state).await);
+            checks.extend(servers(path, &blueprint).await);
             checks.extend(channels);
         }
         Err(error) => {
@@ -101,6 +104,43 @@ fn of_channel(name: &str, finding: clawk_channels::Finding) -> Check {
         clawk_channels::Grade::Warn => Check::warn(finding.code, result, finding.cure),
         clawk_channels::Grade::Fail => Check::fail(finding.code, result, finding.cure),
     }
+}
+
+/// Whether each MCP server starts and lists its tools. A folder that nobody agreed to starts nothing here.
+async fn servers(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
+    let tools = blueprint.manifest.tools.iter();
+    let served: Vec<&str> = tools
+        .filter(|tool| tool.mcp_source.is_some())
+        .map(|tool| tool.name.as_str())
+        .collect();
+    if served.is_empty() {
+        return Vec::new();
+    }
+    if !trust::trusted(&blueprint.config, Some(&blueprint.manifest)) {
+        return vec![Check::warn(
+            "mcp",
+            format!(
+                "not started, because nobody agreed to what this folder's files run: the MCP servers of {}",
+                served.join(", ")
+            ),
+            format!(
+                "read `clawk trust --show {0}`, then `clawk trust {0}`",
+                path.display()
+            ),
+        )];
+    }
+    let Ok(runner) = blueprint.runner(None, None) else {
+        return Vec::new(); // the check of tools says why
+    };
+    let mut checks = Vec::new();
+    for name in served {
+        checks.push(match runner.served_tools(name).await {
+            Ok(tools) => Check::ok("mcp", format!("`{name}`: {tools} tools")),
+            Err(error) => Check::fail("mcp", format!("`{name}`: {error}"), "docs/how-to/mcp.md"),
+        });
+    }
+    runner.close().await;
+    checks
 }
 
 /// What a start would run because the folder's files say so: named here, and not run.

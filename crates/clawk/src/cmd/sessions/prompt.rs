@@ -233,8 +233,8 @@ fn parts(request: &InferRequest) -> Vec<Part> {
         .rposition(|message| matches!(message, Message::User { .. }));
     for (at, message) in request.messages.iter().enumerate() {
         let (source, text) = match message {
-            Message::User { text, .. } => ("user", text.clone()),
-            Message::Assistant { text, calls } if calls.is_empty() => ("assistant", text.clone()),
+            Message::User { text, frame, .. } => ("user", clawk_kernel::join_frame(frame, text).into_owned()),
+            Message::Assistant { text, calls, .. } if calls.is_empty() => ("assistant", text.clone()),
             Message::Assistant { .. } => ("assistant", serde_json::to_string(message).unwrap_or_default()), // silent-ok: plain members
             Message::ToolResult { text, .. } => ("tool-result", text.clone()),
         };

@@ -278,6 +278,7 @@ fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
         kind::MEMORY_RECALLED => Some("recalled_hash"),
         kind::CONTEXT_READ => Some("text_hash"),
         kind::MESSAGE_ATTACHED => Some("content_hash"),
+        kind::MESSAGE_FRAMED => Some("frame_hash"),
         kind::MESSAGE_TOOLS => Some("tools_hash"),
         kind::CLIENT_CALLED => Some("call_hash"),
         kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Some("result_hash"),

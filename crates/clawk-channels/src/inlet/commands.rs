@@ -1,0 +1,275 @@
+//! Words with which a person acts on the conversation itself, before a model and without it (R55): `/help`, `/new`, `/stop`, `/status`,
+//! `/model`, `/usage`. What is no such word, or has more behind it, is a message like others.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clawk_kernel::{ConversationStatus, Door, Role};
+
+use super::{Inlet, harmless};
+use crate::adapter::Incoming;
+use crate::config::is_trigger;
+use crate::state::State;
+
+/// How long the answer to a command waits for what it does. What was begun goes on.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A command that is known in chats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChatCommand {
+    /// Which commands there are.
+    Help,
+    /// What was said before is sent to no model any more.
+    New,
+    /// What runs ends.
+    Stop,
+    /// How the channel and the conversation stand.
+    Status,
+    /// Which model answers.
+    Model,
+    /// What the conversation has used.
+    Usage,
+}
+
+/// Each command by the words for it, the first one as it is shown, with what it does.
+const COMMANDS: &[(&[&str], ChatCommand, &str)] = &[
+    (&["/help", "/commands"], ChatCommand::Help, "this list"),
+    (
+        &["/new", "/reset", "/clear"],
+        ChatCommand::New,
+        "begin anew: what was said before is forgotten here",
+    ),
+    (
+        &["/stop", "/cancel", "/abort"],
+        ChatCommand::Stop,
+        "end what I am doing",
+    ),
+    (&["/status"], ChatCommand::Status, "how this conversation stands"),
+    (&["/model"], ChatCommand::Model, "which model answers"),
+    (
+        &["/usage", "/cost"],
+        ChatCommand::Usage,
+        "what this conversation has used",
+    ),
+];
+
+impl ChatCommand {
+    /// The role that it takes.
+    const fn least_role(self) -> Role {
+        match self {
+            Self::Help | Self::Status => Role::Viewer,
+            Self::New | Self::Stop | Self::Model | Self::Usage => Role::User,
+        }
+    }
+}
+
+/// The command that a text is, alone, also with the agent's name before or behind it; and whether a name stands in it: then the
+/// platform says whose it is.
+pub(super) fn read_command(text: &str) -> Option<(ChatCommand, bool)> {
+    let mut words = text.split_whitespace();
+    let mut word = words.next()?;
+    let mut named = false;
+    if word.starts_with('@') || word.starts_with("<@") {
+        named = true;
+        word = words.next()?;
+    }
+    if words.next().is_some() || !word.starts_with('/') {
+        return None;
+    }
+    let word = match word.split_once('@') {
+        Some((word, name)) if !name.is_empty() => {
+            named = true;
+            word
+        }
+        Some(_) => return None,
+        None => word,
+    };
+    let known = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(word));
+    let (_, command, _) = COMMANDS.iter().find(|(names, ..)| known(names))?;
+    Some((*command, named))
+}
+
+impl Inlet {
+    /// The command that a message is. An edit, and what comes from no person, is none.
+    pub(super) fn command(&self, incoming: &Incoming, spoken: &str) -> Option<(ChatCommand, bool)> {
+        if is_trigger(self.channel.kind) || incoming.context.edited || !incoming.attachments.is_empty() {
+            return None;
+        }
+        // What the frame took off named somebody.
+        let framed = || read_command(spoken).map(|(command, _)| (command, true));
+        read_command(&incoming.text).or_else(framed)
+    }
+
+    /// Does what a command says, and answers it.
+    pub(super) async fn obey(&self, command: ChatCommand, incoming: &Incoming, sender: &str, role: Role) {
+        let place = &incoming.conversation;
+        // Who may not speak more must still be able to end what runs.
+        if !matches!(command, ChatCommand::New | ChatCommand::Stop)
+            && !self.gate.admit_rate(sender, self.now())
+        {
+            self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
+                .await;
+            return;
+        }
+        if role < command.least_role() {
+            self.record_refusal(place, sender, "the command takes a higher role")
+                .await;
+            self.aside(place, "You may not do that here.".to_owned());
+            return;
+        }
+        let door = Door::Channel {
+            channel: self.channel.name.clone(),
+            conversation: place.clone(),
+            direct: incoming.direct,
+            sender: sender.to_owned(),
+            role,
+        };
+        let told = match command {
+            ChatCommand::Help => help(role),
+            ChatCommand::New => self.begin_anew(&door).await,
+            ChatCommand::Stop => match self.kernel.stop_conversation(&door).await {
+                Ok(true) => "Stopped.".to_owned(),
+                Ok(false) => "Nothing runs here.".to_owned(),
+                Err(error) => failed(&error),
+            },
+            ChatCommand::Status | ChatCommand::Model | ChatCommand::Usage => {
+                match self.kernel.conversation_status(&door).await {
+                    Ok(status) => self.told_of(command, &status),
+                    Err(error) => failed(&error),
+                }
+            }
+        };
+        self.aside(place, told);
+    }
+
+    async fn begin_anew(&self, door: &Door) -> String {
+        let cleared = tokio::time::timeout(PATIENCE, self.kernel.clear_conversation(door));
+        match cleared.await {
+            Ok(Ok(true)) => {
+                "We begin anew. What was said before is forgotten here; the record keeps it.".to_owned()
+            }
+            Ok(Ok(false)) => "Nothing was said here before.".to_owned(),
+            Ok(Err(error)) => failed(&error),
+            Err(_late) => "We begin anew as soon as what waits here has ended.".to_owned(),
+        }
+    }
+
+    fn told_of(&self, command: ChatCommand, status: &ConversationStatus) -> String {
+        let mut text = String::new();
+        let _infallible = match command {
+            ChatCommand::Model => match &status.model {
+                Some((provider, model)) => {
+                    write!(text, "`{}` by `{}` answers.", plain(model), plain(provider))
+                }
+                None => write!(text, "No model is set."),
+            },
+            ChatCommand::Usage => write!(
+                text,
+                "This conversation has used {} tokens and {} calls{}.",
+                status.tokens,
+                status.calls,
+                cost(status.cost_microusd)
+            ),
+            ChatCommand::Status | ChatCommand::Help | ChatCommand::New | ChatCommand::Stop => {
+                let report = self.status.report();
+                let channel = match report.state {
+                    State::Ready => "This channel is ready.",
+                    State::Degraded => "This channel works in part.",
+                    State::Failed => "This channel has failed.",
+                };
+                let runs = if status.running {
+                    "I am working on a message."
+                } else {
+                    "Nothing runs here."
+                };
+                write!(
+                    text,
+                    "{channel} {runs} {} messages are in the context.",
+                    status.messages
+                )
+            }
+        }; // silent-ok: a text takes what is written
+        text
+    }
+}
+
+/// The commands that a role may use.
+fn help(role: Role) -> String {
+    let mut lines = vec!["Write to me as to a person. These words I know myself:".to_owned()];
+    for (names, command, does) in COMMANDS {
+        if let Some(name) = names.first().filter(|_| role >= command.least_role()) {
+            lines.push(format!("{name}: {does}"));
+        }
+    }
+    lines.push("/details: what I did for my last answer".to_owned());
+    lines.join("\n")
+}
+
+fn failed(error: &clawk_kernel::KernelError) -> String {
+    tracing::warn!(%error, "a command of a chat failed");
+    "That is not possible now; say it again later.".to_owned()
+}
+
+fn plain(name: &str) -> String {
+    harmless(name).replace('`', "'")
+}
+
+/// Dollars, where any were counted.
+fn cost(microusd: u64) -> String {
+    match microusd {
+        0 => String::new(),
+        _ => format!(
+            ", for ${}.{:04}",
+            microusd / 1_000_000,
+            microusd % 1_000_000 / 100
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::Role;
+
+    use super::{ChatCommand, cost, help, read_command};
+
+    #[test]
+    fn a_command_stands_alone_and_may_name_the_agent() {
+        use ChatCommand::{Help, Model, New, Status, Stop, Usage};
+        for (text, wanted) in [
+            ("/new", Some((New, false))),
+            (" /Reset \n", Some((New, false))),
+            ("/clear", Some((New, false))),
+            ("/STOP", Some((Stop, false))),
+            ("/stop@my_bot", Some((Stop, true))),
+            ("@my_bot /stop", Some((Stop, true))),
+            ("<@U123> /stop", Some((Stop, true))),
+            ("/help", Some((Help, false))),
+            ("/status", Some((Status, false))),
+            ("/model", Some((Model, false))),
+            ("/usage", Some((Usage, false))),
+            ("/cancel", Some((Stop, false))),
+            ("/stop it", None),
+            ("please /stop", None),
+            ("/stopp", None),
+            ("/stop@", None),
+            ("stop", None),
+            ("/unknown", None),
+            ("/", None),
+            ("@my_bot", None),
+            ("", None),
+            ("//stop", None),
+        ] {
+            assert_eq!(read_command(text), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn help_names_what_the_role_may() {
+        assert!(help(Role::User).contains("/stop") && help(Role::Admin).contains("/new"));
+        assert!(!help(Role::Viewer).contains("/stop") && help(Role::Viewer).contains("/status"));
+        assert_eq!(
+            (cost(0).as_str(), cost(1_230_000).as_str()),
+            ("", ", for $1.2300")
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! What people do to a conversation beside talking: begin anew, stop what runs, ask how it stands (R55). No model takes part.
+
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::Kernel;
+use crate::conversation::{self, Which};
+use crate::door::Door;
+use crate::error::KernelError;
+use crate::event::{ConversationCleared, kind};
+use crate::hosts;
+use crate::ports::JournalError;
+use crate::purse::Amount;
+use crate::session::Sessions;
+use crate::state::State;
+
+/// How a conversation stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ConversationStatus {
+    /// A turn runs.
+    pub running: bool,
+    /// Messages and tool results in its context.
+    pub messages: usize,
+    /// Tokens that it has used so far.
+    pub tokens: u64,
+    /// What that cost, as far as prices are known: millionths of a dollar.
+    pub cost_microusd: u64,
+    /// Calls of tools.
+    pub calls: u64,
+    /// The model that is asked first: provider and name.
+    pub model: Option<(String, String)>,
+}
+
+impl Kernel {
+    /// Begins the conversation of this door anew: what runs is stopped, and nothing that was said before is sent to a model again. The
+    /// record keeps it. `false`: nothing was said in it.
+    ///
+    /// # Errors
+    /// The agent takes no work, another host works on the conversation, or the journal can't be written.
+    pub async fn clear_conversation(&self, door: &Door) -> Result<bool, KernelError> {
+        let sessions = &self.agent.sessions;
+        let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
+        let Some(key) = door.key() else { return Ok(false) };
+        let Some(id) = conversation::known(sessions, &key).await? else {
+            return Ok(false);
+        };
+        if hosts::is_elsewhere(sessions, id).await? {
+            let why = "another host works on this conversation now; say it again later";
+            return Err(JournalError::Away(why.to_owned()).into());
+        }
+        let state = conversation::open(sessions, door, Which::Channel(&key)).await?;
+        let (done, told) = oneshot::channel();
+        {
+            // No message comes in between: what is said later stands behind the new beginning.
+            let _order = state.arriving.lock().await;
+            state.cancel_turn();
+            if !state.mailbox.clear(door.sender().to_owned(), done) {
+                return Err(KernelError::NotReady(sessions.life.state()));
+            }
+        }
+        match told.await {
+            Ok(cleared) => Ok(cleared.map(|()| true)?),
+            Err(_ended) => Err(KernelError::NotReady(sessions.life.state())),
+        }
+    }
+
+    /// Stops the turn that runs in the conversation of this door. `false`: none runs here.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn stop_conversation(&self, door: &Door) -> Result<bool, KernelError> {
+        let sessions = &self.agent.sessions;
+        let Some(key) = door.key() else { return Ok(false) };
+        let id = conversation::known(sessions, &key).await?;
+        let Some(state) = id.and_then(|id| sessions.table.get(id)) else {
+            return Ok(false);
+        };
+        let running = state.is_running();
+        state.cancel_turn();
+        Ok(running)
+    }
+
+    /// How the conversation of this door stands.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn conversation_status(&self, door: &Door) -> Result<ConversationStatus, KernelError> {
+        let sessions = &self.agent.sessions;
+        let primary = sessions.calls.models.primary();
+        let model = sessions.calls.manifest.provider(primary);
+        let model = model.map(|provider| (provider.name.clone(), provider.model.clone()));
+        let mut status = ConversationStatus {
+            model,
+            ..ConversationStatus::default()
+        };
+        let Some(key) = door.key() else { return Ok(status) };
+        let Some(id) = conversation::known(sessions, &key).await? else {
+            return Ok(status);
+        };
+        let spent: Amount = match sessions.table.get(id) {
+            Some(state) => {
+                status.running = state.is_running();
+                status.messages = state.history().len();
+                state.purse.spent()
+            }
+            None => {
+                let rebuilt = crate::recover::rebuild(&sessions.calls, id).await?;
+                status.messages = rebuilt.history.len();
+                rebuilt.spent
+            }
+        };
+        status.tokens = spent.tokens;
+        status.cost_microusd = spent.cost_microusd;
+        status.calls = spent.calls;
+        Ok(status)
+    }
+}
+
+/// Performs a new beginning, in its place between the turns.
+pub(crate) async fn clear(sessions: &Sessions, state: &State, by: &str) -> Result<(), JournalError> {
+    let payload = ConversationCleared {
+        by,
+        messages: state.history().len(),
+    };
+    let draft = sessions
+        .scribe
+        .entry(&state.thread, kind::CONVERSATION_CLEARED, &payload);
+    sessions.scribe.write(vec![draft]).await?;
+    state.set_history(Vec::new());
+    state.remember_labels(Default::default());
+    sessions.calls.cuts.forget(state.id);
+    Ok(())
+}

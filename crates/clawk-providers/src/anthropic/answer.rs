@@ -1,0 +1,217 @@
+//! The messages dialect of Anthropic: what is answered, in a stream or whole.
+
+use clawk_kernel::ports::StopReason;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::answer_errors::{error_in, not_agreed};
+use crate::draft::{Draft, OnDelta};
+use crate::fault::Fault;
+use crate::number::{Number, accounts};
+use crate::sse::Event;
+use crate::surrogates::read_halves;
+
+#[derive(Deserialize)]
+struct Piece {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    index: Number,
+    message: Option<Answer>,
+    content_block: Option<Value>,
+    delta: Option<Delta>,
+    usage: Option<Box<RawValue>>,
+    error: Option<Value>,
+    // Of a whole answer.
+    model: Option<String>,
+    content: Option<Vec<Value>>,
+    stop_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    model: Option<String>,
+    usage: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    text: Option<String>,
+    thinking: Option<String>,
+    signature: Option<String>,
+    partial_json: Option<String>,
+    stop_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Counts {
+    input_tokens: Number,
+    cache_creation_input_tokens: Number,
+    cache_read_input_tokens: Number,
+    output_tokens: Number,
+}
+
+/// Takes one event of a stream; a whole answer is one event, too.
+pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+    let data = event.data.trim();
+    if data.is_empty() {
+        return Ok(());
+    }
+    if data == "[DONE]" {
+        draft.stop = draft.stop.or(Some(StopReason::End));
+        return Ok(());
+    }
+    let data = read_halves(data);
+    let piece: Piece = serde_json::from_str(&data).map_err(|error| {
+        error_in(&data, event.name == "error").unwrap_or_else(|| not_agreed(&data, &error))
+    })?;
+    if let Some(error) = piece.error.as_ref().filter(|error| !error.is_null()) {
+        return Err(Fault::of_error_object(error));
+    }
+    let index = piece.index.given().unwrap_or(0);
+    match piece.kind.as_deref().unwrap_or(&event.name) {
+        "error" => return Err(error_in(&data, true).unwrap_or_else(|| Fault::of_error_object(&Value::Null))),
+        "message_start" => {
+            if let Some(answer) = piece.message {
+                draft.named(answer.model.as_deref());
+                // Its output count is a beginning, not a sum.
+                count(draft, answer.usage.as_deref(), false);
+            }
+        }
+        "content_block_start" => {
+            if let Some(block) = piece.content_block {
+                start(draft, index, &block, false, on_delta)?;
+            }
+        }
+        "content_block_delta" => {
+            if let Some(delta) = piece.delta {
+                take_delta(draft, index, delta, on_delta)?;
+            }
+        }
+        "message_delta" => {
+            count(draft, piece.usage.as_deref(), true);
+            let word = piece.delta.and_then(|delta| delta.stop_reason);
+            draft.stop = draft.stop.or(word.as_deref().map(stop));
+        }
+        "message_stop" => draft.stop = draft.stop.or(Some(StopReason::End)),
+        _ if piece.content.is_some() => whole(draft, piece, on_delta)?,
+        // `ping`, `content_block_stop`, and what later revisions add.
+        _ => match error_in(&data, false) {
+            Some(fault) => return Err(fault),
+            None => {}
+        },
+    }
+    Ok(())
+}
+
+fn take_delta(draft: &mut Draft, index: u64, delta: Delta, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+    match delta.kind.as_deref().unwrap_or_default() {
+        "text_delta" => {
+            let text = delta.text.unwrap_or_default();
+            say(draft, index, &text, on_delta);
+        }
+        "thinking_delta" => {
+            let text = delta.thinking.unwrap_or_default();
+            draft.state.extend_block(index, "thinking", &text);
+            draft.think(&text, on_delta);
+        }
+        "signature_delta" => {
+            let text = delta.signature.unwrap_or_default();
+            draft.state.extend_block(index, "signature", &text);
+        }
+        "input_json_delta" => {
+            draft.call(
+                index,
+                None,
+                None,
+                &delta.partial_json.unwrap_or_default(),
+                on_delta,
+            )?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Words of the answer, and where they stand among the blocks.
+fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
+    let before = draft.text.len();
+    draft.say(text, on_delta);
+    draft
+        .state
+        .add_text(index, draft.text.len().saturating_sub(before));
+}
+
+fn whole(draft: &mut Draft, answer: Piece, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+    for (index, block) in (0_u64..).zip(answer.content.iter().flatten()) {
+        start(draft, index, block, true, on_delta)?;
+    }
+    count(draft, answer.usage.as_deref(), true);
+    draft.named(answer.model.as_deref());
+    draft.stop = Some(answer.stop_reason.as_deref().map_or(StopReason::End, stop));
+    Ok(())
+}
+
+/// In a whole answer a block's `input` is final; in a stream it is an empty placeholder, and pieces follow.
+fn start(
+    draft: &mut Draft,
+    index: u64,
+    block: &Value,
+    whole: bool,
+    on_delta: OnDelta<'_>,
+) -> Result<(), Fault> {
+    let text = |name: &str| block.get(name).and_then(Value::as_str);
+    match text("type").unwrap_or_default() {
+        "text" => say(draft, index, text("text").unwrap_or_default(), on_delta),
+        "tool_use" => {
+            let input = match block.get("input") {
+                Some(Value::String(input)) => input.clone(),
+                Some(Value::Object(members)) if !whole && members.is_empty() => String::new(),
+                Some(Value::Null) | None => String::new(),
+                Some(other) => other.to_string(),
+            };
+            let place = draft.call(index, text("id"), text("name"), &input, on_delta)?;
+            draft.state.add_call(index, place);
+        }
+        "" => {}
+        // Thoughts, sealed or not, and whatever else a server hands over: it goes back as it came.
+        kind => {
+            if kind == "thinking" {
+                draft.think(text("thinking").unwrap_or_default(), on_delta);
+            }
+            draft.state.set_block(index, block.clone());
+        }
+    }
+    Ok(())
+}
+
+fn count(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
+    let counts: Counts = match accounts(counts) {
+        None => return,
+        Some(Ok(counts)) => counts,
+        Some(Err(_)) => return draft.miscounted(),
+    };
+    let input = counts.input_tokens;
+    if input != Number::Absent && (input != Number::Given(0) || draft.input_tokens.is_none()) {
+        let (written, cached) = (counts.cache_creation_input_tokens, counts.cache_read_input_tokens);
+        draft.read(input.plus(written).plus(cached));
+        draft.cached_tokens = cached.given().unwrap_or(0);
+        draft.cache_write_tokens = written.given().unwrap_or(0);
+    }
+    if last {
+        draft.wrote(counts.output_tokens);
+    }
+}
+
+fn stop(word: &str) -> StopReason {
+    match word {
+        "max_tokens" | "model_context_window_exceeded" => StopReason::Length,
+        "tool_use" => StopReason::ToolUse,
+        "refusal" => StopReason::Refusal,
+        _ => StopReason::End,
+    }
+}
