@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::inlet::Inlet;
+pub use crate::questions::MessageFrame;
 
 /// How a platform counts the length of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,19 @@ pub enum Markup {
     Plain,
 }
 
+/// How a platform marks a block of code, in which nothing else is markup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodeBlock {
+    /// A fence of CommonMark: as many backticks as the text needs.
+    Fence,
+    /// Three backticks, ended by the next three whatever stands between: Slack, Discord, WhatsApp, Lark, DingTalk.
+    ThreeBackticks,
+    /// An element of HTML; the text in it is escaped.
+    Element,
+    /// There is none. Each line of a call begins with a bar.
+    Lines,
+}
+
 /// What a platform can.
 #[derive(Debug, Clone, Copy)]
 pub struct Abilities {
@@ -47,6 +61,8 @@ pub struct Abilities {
     pub limit: (usize, Unit),
     /// Its markup.
     pub markup: Markup,
+    /// How it marks code.
+    pub code: CodeBlock,
     /// A message that is sent again under the same [`Out::id`] is the same message.
     pub idempotent: bool,
     /// It shows buttons under a question.
@@ -79,6 +95,7 @@ impl Abilities {
         Self {
             limit: (max, unit),
             markup: Markup::Plain,
+            code: CodeBlock::Lines,
             idempotent: false,
             buttons: false,
             edits: false,
@@ -494,6 +511,17 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Err(
             "this channel can't fetch files".to_owned()
         )))
+    }
+
+    /// What the platform puts around what somebody says.
+    fn frame(&self) -> MessageFrame {
+        MessageFrame::default()
+    }
+
+    /// Whether what is said in `answered` is said where a question was asked: a question to a person by their id is answered in the
+    /// conversation with that person.
+    fn is_same_place(&self, asked: &str, answered: &str) -> bool {
+        asked == answered
     }
 
     /// Takes away what the channel installed elsewhere (a trigger, a table, a webhook), for `clawk channels remove`. Returns what

@@ -12,13 +12,13 @@ use clawk_kernel::{Attached, Inbound, MAX_IMAGES, Role};
 use clawk_manifest::model::Features;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::adapter::{Adapter, Attachment, Content};
 use crate::genuine::hex;
 use crate::inlet::{Inlet, harmless};
 use crate::kinds;
+use crate::shares::{ShareLimits, SharePermit, Shares};
 
 /// Attachments of one message that are looked at.
 const MAX_ATTACHMENTS: usize = 20;
@@ -26,7 +26,11 @@ const MAX_ATTACHMENTS: usize = 20;
 const FETCH: Duration = Duration::from_secs(30);
 const FETCH_ALL: Duration = Duration::from_secs(60);
 /// Messages of one channel whose files are fetched at a time: memory holds one file of each.
-const AT_ONCE: usize = 4;
+const AT_ONCE: ShareLimits = ShareLimits {
+    total: 4,
+    each: 2,
+    for_admins: 1,
+};
 /// Bytes of all pictures of one message that are shown; further ones are kept as files only.
 const MAX_SHOWN_BYTES: usize = 20 << 20;
 /// Characters of a file's name on disk, after its digest.
@@ -42,7 +46,7 @@ pub(crate) struct Files {
     workdir: Option<PathBuf>,
     max_bytes: u64,
     features: Features,
-    fetching: Arc<Semaphore>,
+    fetching: Arc<Shares>,
 }
 
 /// Whose files a message brings.
@@ -69,6 +73,14 @@ impl<'a> Whose<'a> {
                 conversation: &inbound.conversation,
                 sender: &inbound.sender,
             },
+        }
+    }
+
+    /// A turn to fetch this person's files.
+    async fn turn(&self, fetching: &Arc<Shares>) -> SharePermit {
+        match self {
+            Self::Admins => fetching.take("", Some(Role::Admin)).await,
+            Self::Others { sender, .. } => fetching.take(sender, None).await,
         }
     }
 
@@ -110,7 +122,7 @@ impl Files {
             workdir,
             features,
             max_bytes: u64::from(max_attachment_mb) << 20,
-            fetching: Arc::new(Semaphore::new(AT_ONCE)),
+            fetching: Shares::new(AT_ONCE),
         }
     }
 
@@ -129,7 +141,9 @@ impl Files {
             .any(|attachment| matches!(attachment.content, Content::At(_)));
         let turn = if far {
             // silent-ok: without a turn nothing is fetched, which each file's line says
-            tokio::time::timeout_at(until, self.fetching.acquire()).await.ok()
+            tokio::time::timeout_at(until, whose.turn(&self.fetching))
+                .await
+                .ok()
         } else {
             None
         };
@@ -171,9 +185,10 @@ impl Files {
         &self,
         adapter: Option<&Arc<dyn Adapter>>,
         attachment: &Attachment,
+        (sender, role): (&str, Option<Role>),
     ) -> Result<Bytes, String> {
         let until = Instant::now() + FETCH;
-        let turn = tokio::time::timeout_at(until, self.fetching.acquire()).await;
+        let turn = tokio::time::timeout_at(until, self.fetching.take(sender, role)).await;
         self.bytes(adapter, attachment, until, turn.is_ok()).await
     }
 

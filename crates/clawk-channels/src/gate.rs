@@ -45,6 +45,8 @@ struct Inner {
     buckets: HashMap<String, Bucket>,
     told: HashMap<String, Timestamp>,
     refused: HashMap<(String, &'static str), Refused>,
+    /// The direct conversations of people who were given a code.
+    asked_in: HashMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,20 @@ impl Gate {
                 Verdict::Out("the sender is not paired, and no code could be made")
             }
         }
+    }
+
+    /// Remembers where somebody asked to be paired: the answer goes there.
+    pub(crate) fn note_conversation(&self, sender: &str, conversation: &str) {
+        let mut inner = self.lock();
+        if inner.asked_in.len() >= REMEMBERED {
+            inner.asked_in.clear();
+        }
+        inner.asked_in.insert(sender.to_owned(), conversation.to_owned());
+    }
+
+    /// Where somebody asked to be paired, if it was in this run of the agent.
+    pub(crate) fn conversation_of(&self, sender: &str) -> Option<String> {
+        self.lock().asked_in.get(sender).cloned()
     }
 
     /// With the pairings, for whoever decides on them.

@@ -31,13 +31,18 @@ use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
+use crate::shares::{ShareLimits, SharePermit, Shares};
 use crate::state::{Came, State, Status};
 use crate::waiting::Shelf;
 
 /// How long sending a notice (a pairing code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
 /// How many such notices each channel sends at the same time.
-const ASIDES: usize = 16;
+const ASIDES: ShareLimits = ShareLimits {
+    total: 16,
+    each: 6,
+    for_admins: 4,
+};
 /// How many characters of a platform's names are shown.
 const NAME_CHARS: usize = 100;
 /// How long a message waits for room in the mailbox before the platform is asked to send it again, and how often it checks, milliseconds.
@@ -98,7 +103,7 @@ pub struct Inlet {
     recorded: tokio::sync::Notify,
     /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
-    asides: Arc<tokio::sync::Semaphore>,
+    asides: Arc<Shares>,
     connected: tokio::sync::Notify,
     over: CancellationToken,
 }
@@ -134,7 +139,7 @@ impl Inlet {
         Self {
             gate: Gate::new(channel.clone(), &config, &facts),
             status: Status::new(&channel.name, channel.kind.as_str(), channel.transport.as_str()),
-            asides: Arc::new(tokio::sync::Semaphore::new(ASIDES)),
+            asides: Shares::new(ASIDES),
             adapter: OnceLock::new(),
             writing: Arc::default(),
             reactions: Arc::default(),
@@ -325,11 +330,13 @@ impl Inlet {
         if self.has_answered(&incoming.ids, false) {
             return Taken::Ignored;
         }
-        let answers = self.questions.is_answer(&incoming.text);
-        let asks = details::asks(&incoming.text);
+        let frame = self.adapter().map(|adapter| adapter.frame()).unwrap_or_default();
+        let spoken = frame.spoken(&incoming.text).into_owned();
+        let answers = self.questions.is_answer(&spoken);
+        let asks = details::asks(&spoken);
         // With a name behind it, the command is for whom the platform says that it names.
         let bare = asks && !incoming.text.contains('@');
-        let command = self.command(incoming);
+        let command = self.command(incoming, &spoken);
         let bare = bare || command.is_some_and(|(_, named)| !named);
         let addressed = bare || incoming.direct || incoming.mention || self.config.respond == Respond::All;
         if !addressed && !answers {
@@ -339,7 +346,7 @@ impl Inlet {
             Ok(role) => role,
             Err(taken) => return taken,
         };
-        if self.answers(incoming, sender, inbound.role).await {
+        if self.answers(incoming, sender, inbound.role, &spoken).await {
             self.has_answered(&incoming.ids, true);
             return Taken::Ignored;
         }
@@ -476,8 +483,8 @@ impl Inlet {
     }
 
     /// Whether the message answers a question, so that it is not a message to the agent.
-    async fn answers(&self, incoming: &Incoming, sender: &str, role: Role) -> bool {
-        let (name, conversation, text) = (&self.channel.name, &incoming.conversation, &incoming.text);
+    async fn answers(&self, incoming: &Incoming, sender: &str, role: Role, text: &str) -> bool {
+        let (name, conversation) = (&self.channel.name, &incoming.conversation);
         if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
             self.tell_pressed(conversation, sender, pressed).await;
             return true;
@@ -541,6 +548,7 @@ impl Inlet {
                     return Err(Taken::Later(error.to_string()));
                 }
                 self.gate.pairings(|pairings| pairings.put(pending));
+                self.gate.note_conversation(sender, &incoming.conversation);
                 let minutes = match &self.channel.access_control {
                     Some(AccessControl::Pairing { pairing }) => pairing.code_expiry_minutes,
                     Some(_) | None => 0,
@@ -606,6 +614,24 @@ impl Inlet {
             .await
     }
 
+    /// The same, for platforms that show nothing next to a button: what the person must know is said in the conversation.
+    pub(crate) async fn press_and_say(&self, press: &Press) {
+        let role = self.gate.role(&press.sender);
+        let pressed = self.questions.press(&self.channel.name, press, role).await;
+        let says = match &pressed {
+            Pressed::Before(_) => true,
+            Pressed::Unknown => role.is_some(),
+            // The decision is shown, and who may not decide is told already.
+            Pressed::Taken(_) | Pressed::NotAllowed => false,
+        };
+        let told = self
+            .tell_pressed(&press.conversation, &press.sender, pressed)
+            .await;
+        if says {
+            self.aside(&press.conversation, told);
+        }
+    }
+
     async fn tell_pressed(&self, conversation: &str, sender: &str, pressed: Pressed) -> String {
         match pressed {
             Pressed::Taken(text) | Pressed::Before(text) => text,
@@ -623,7 +649,12 @@ impl Inlet {
                     "a press for no question that was asked here",
                 )
                 .await;
-                "This question is not known here.".to_owned()
+                let unknown = "This question is not known here.";
+                if self.gate.role(sender) == Some(Role::Admin) {
+                    format!("{unknown} If it still waits, it was asked again.")
+                } else {
+                    format!("{unknown} Only an admin may answer questions.")
+                }
             }
         }
     }
@@ -639,10 +670,14 @@ impl Inlet {
         });
     }
 
+    /// A place for a notice to a conversation. Of direct conversations most platforms use the person's id.
+    fn aside_place(&self, conversation: &str) -> Option<SharePermit> {
+        self.asides.try_take(conversation, self.gate.role(conversation))
+    }
+
     /// Sends a notice. It is not tried again.
     pub(crate) fn aside(&self, conversation: &str, text: String) {
-        let (Some(adapter), Ok(place)) = (self.adapter(), Arc::clone(&self.asides).try_acquire_owned())
-        else {
+        let (Some(adapter), Some(place)) = (self.adapter(), self.aside_place(conversation)) else {
             return;
         };
         let out = Out {

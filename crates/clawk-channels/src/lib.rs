@@ -55,6 +55,8 @@ mod questions;
 
 mod runs;
 
+mod shares;
+
 mod schedules;
 
 mod timetable;
@@ -76,5 +78,5 @@ pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use features::unserved;
 pub use inlet::{Inlet, Taken};
 pub use schedules::Wanted;
-pub use service::{Channels, NotDone, Paired, Parts};
+pub use service::{Channels, NotDone, Paired, Parts, remove_installed};
 pub use state::{Report, State};

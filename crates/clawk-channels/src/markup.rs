@@ -12,6 +12,8 @@ struct Style {
     quote: (&'static str, &'static str),
     heading: (&'static str, &'static str),
     escape: fn(&str) -> String,
+    /// The text of code. Some markups end code at the next backticks, whatever is written.
+    escape_code: fn(&str) -> String,
     link: fn(url: &str, label: &str) -> String,
 }
 
@@ -25,6 +27,7 @@ const TAGS: Style = Style {
     quote: ("<blockquote>", "</blockquote>"),
     heading: ("<b>", "</b>"),
     escape: html,
+    escape_code: html,
     link: |url, label| format!("<a href=\"{}\">{label}</a>", html(url).replace('"', "&quot;")),
 };
 
@@ -37,6 +40,7 @@ pub(crate) fn telegram(text: &str) -> String {
 pub(crate) fn page(text: &str) -> String {
     let style = Style {
         escape: attribute,
+        escape_code: attribute,
         link: |url, label| {
             format!(
                 "<a href=\"{}\" target=\"_blank\" rel=\"noopener noreferrer\">{label}</a>",
@@ -66,6 +70,7 @@ pub(crate) fn mrkdwn(text: &str) -> String {
             quote: ("> ", ""),
             heading: ("*", "*"),
             escape: html,
+            escape_code: |text| html(&unfenced(text)),
             link: |url, label| {
                 let url = html(url).replace('|', "%7C");
                 format!("<{url}|{label}>")
@@ -83,13 +88,24 @@ pub(crate) fn whatsapp(text: &str) -> String {
             emphasis: ("_", "_"),
             strike: ("~", "~"),
             code: ("`", "`"),
-            block: ("```", "```"),
+            block: ("```\n", "```"),
             quote: ("> ", ""),
             heading: ("*", "*"),
             escape: str::to_owned,
+            escape_code: unfenced,
             link: labelled,
         },
     )
+}
+
+/// Code in which nothing ends it: where backticks would, marks that look the same stand there.
+fn unfenced(text: &str) -> String {
+    // Code in a line ends at one backtick, a block at three. A block ends in a line end.
+    if text.contains("```") || !text.ends_with('\n') {
+        text.replace('`', "\u{2cb}")
+    } else {
+        text.to_owned()
+    }
 }
 
 /// A link's label with its address behind it.
@@ -114,6 +130,7 @@ pub(crate) fn plain(text: &str) -> String {
             quote: ("> ", ""),
             heading: ("", ""),
             escape: str::to_owned,
+            escape_code: str::to_owned,
             link: labelled,
         },
     )
@@ -135,6 +152,9 @@ struct Page<'s> {
     lists: Vec<Option<u64>>,
     /// A table's row has a cell already.
     cell: bool,
+    /// A block of code is open, with this text so far.
+    in_code: bool,
+    code: String,
 }
 
 fn write(text: &str, style: &Style) -> String {
@@ -144,6 +164,8 @@ fn write(text: &str, style: &Style) -> String {
         links: Vec::new(),
         lists: Vec::new(),
         cell: false,
+        in_code: false,
+        code: String::new(),
     };
     for event in Parser::new_ext(text, Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES) {
         page.event(event);
@@ -158,13 +180,14 @@ impl Page<'_> {
             Event::Start(tag) => self.start(tag),
             Event::End(tag) => self.end(tag),
             // What looks like markup of somebody else is shown as it stands.
+            Event::Text(text) if self.in_code => self.code.push_str(&text),
             Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => {
                 self.out.push_str(&(self.style.escape)(&text));
             }
             Event::Code(text) | Event::InlineMath(text) | Event::DisplayMath(text) => {
                 let (open, close) = self.style.code;
                 self.out
-                    .push_str(&format!("{open}{}{close}", (self.style.escape)(&text)));
+                    .push_str(&format!("{open}{}{close}", (self.style.escape_code)(&text)));
             }
             Event::SoftBreak | Event::HardBreak => self.out.push('\n'),
             Event::Rule => self.paragraph("———"),
@@ -202,7 +225,10 @@ impl Page<'_> {
             Tag::Heading { .. } => self.paragraph(style.heading.0),
             Tag::BlockQuote(_) => self.paragraph(style.quote.0),
             // No markup of ours names a language.
-            Tag::CodeBlock(_) => self.paragraph(style.block.0),
+            Tag::CodeBlock(_) => {
+                self.paragraph(style.block.0);
+                self.in_code = true;
+            }
             Tag::List(first) => {
                 self.gap(if self.lists.is_empty() { 2 } else { 1 });
                 self.lists.push(first);
@@ -254,7 +280,12 @@ impl Page<'_> {
                 self.out.truncate(self.out.trim_end().len());
                 self.out.push_str(style.quote.1);
             }
-            TagEnd::CodeBlock => self.out.push_str(style.block.1),
+            TagEnd::CodeBlock => {
+                self.in_code = false;
+                let code = std::mem::take(&mut self.code);
+                self.out.push_str(&(style.escape_code)(&code));
+                self.out.push_str(style.block.1);
+            }
             TagEnd::List(_) => {
                 self.lists.pop();
             }

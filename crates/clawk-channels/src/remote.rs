@@ -25,9 +25,12 @@ pub(crate) struct Got {
 #[derive(Debug)]
 pub(crate) struct Remote {
     env: Env,
-    base: Url,
+    base: Option<Url>,
     vendors: &'static [&'static str],
 }
+
+/// Every public name. An address without a name, and one inside the own network, is refused by the guard.
+const ANYWHERE: [&str; 1] = ["*"];
 
 impl Remote {
     /// `base` is the API's address; `vendors` are the vendor's domains.
@@ -37,8 +40,21 @@ impl Remote {
     pub(crate) fn new(base: &str, env: &Env, vendors: &'static [&'static str]) -> Result<Self, String> {
         Ok(Self {
             env: env.clone(),
-            base: Url::parse(base).map_err(|error| error.to_string())?,
+            base: Some(Url::parse(base).map_err(|error| error.to_string())?),
             vendors,
+        })
+    }
+
+    /// Files at any public host, by HTTPS, and at `base`, which the operator wrote down.
+    ///
+    /// # Errors
+    /// The address can't be read.
+    pub(crate) fn public(base: Option<&str>, env: &Env) -> Result<Self, String> {
+        let base = base.map(Url::parse).transpose();
+        Ok(Self {
+            env: env.clone(),
+            base: base.map_err(|error| error.to_string())?,
+            vendors: &ANYWHERE,
         })
     }
 
@@ -56,7 +72,8 @@ impl Remote {
 
     /// Whether an address is at the host that the operator wrote down.
     pub(crate) fn is_base(&self, url: &Url) -> bool {
-        url.host_str() == self.base.host_str() && url.port() == self.base.port()
+        let is = |base: &Url| url.host_str() == base.host_str() && url.port() == base.port();
+        self.base.as_ref().is_some_and(is)
     }
 
     /// POSTs bytes to an address that the API gave for them.
@@ -163,6 +180,41 @@ mod tests {
         ] {
             let refused = files.get(url, HeaderMap::new(), 10).await.unwrap_err();
             assert!(!refused.contains("meta-data"), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_a_message_names_is_fetched_from_public_hosts_alone() {
+        let env = Env::Fixed(std::collections::BTreeMap::new());
+        for base in [None, Some("http://127.0.0.1:9/in")] {
+            let files = Remote::public(base, &env).unwrap();
+            for url in [
+                "http://127.0.0.1:1/x",
+                "https://127.0.0.1/x",
+                "https://localhost/x",
+                "https://localhost:8443/x",
+                "https://[::1]/x",
+                "https://[::ffff:127.0.0.1]/x",
+                "https://2130706433/x",
+                "https://0x7f.1/x",
+                "https://169.254.169.254/latest/meta-data",
+                "https://10.0.0.1/x",
+                "https://192.168.1.1/x",
+                "https://0.0.0.0/x",
+                "file:///etc/passwd",
+                "ftp://example.com/x",
+                "data:text/plain,x",
+                "http://example.com/x",
+                "https://example.com:22/x",
+                "https://user@127.0.0.1/x",
+                "x",
+                "",
+            ] {
+                let refused = files.get(url, HeaderMap::new(), 10).await.unwrap_err();
+                assert!(!refused.contains("meta-data"), "{url}: {refused}");
+                let tried = refused.contains("the platform answered");
+                assert!(!tried, "{url}: {refused}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -457,8 +457,11 @@ impl Channels {
         };
         self.step(lane, &sender, step, by).await?;
         if approve {
+            // Where they asked. After a restart, by their id, which most platforms take.
+            let asked_in = lane.inlet.gate.conversation_of(&sender);
+            let place = asked_in.unwrap_or_else(|| sender.clone());
             lane.inlet
-                .aside(&sender, "You are paired with this agent now.".to_owned());
+                .aside(&place, "You are paired with this agent now.".to_owned());
         }
         Ok((channel.clone(), sender))
     }
@@ -509,6 +512,22 @@ impl Channels {
         lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
         Ok(())
     }
+}
+
+/// Takes away what a channel installed elsewhere, for an agent that does not run. `workdir` is the tools' working directory.
+///
+/// # Errors
+/// It could not be removed, in words for people.
+pub async fn remove_installed(
+    channel: &Channel,
+    config: &ChannelConfig,
+    secrets: &Resolver,
+    workdir: &Path,
+) -> Result<Vec<String>, String> {
+    if channel.kind == ChannelType::DbTrigger {
+        return types::db_trigger::remove(channel, config, secrets, workdir).await;
+    }
+    Ok(Vec::new())
 }
 
 /// The secrets of channels that others reach by a request.

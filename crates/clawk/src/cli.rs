@@ -137,7 +137,7 @@ impl Cli {
             Verb::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             Verb::Outbox(args) => cmd::outbox::run(&args),
-            Verb::Channels(args) => cmd::channels::run(&args),
+            Verb::Channels(args) => cmd::channels::run(&args, config.as_deref()),
             Verb::Trace(args) => cmd::trace::run(&args, config.as_deref()),
             Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
             Verb::Atlas(args) => cmd::atlas::run(&args),

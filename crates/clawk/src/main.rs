@@ -138,7 +138,7 @@ fn log(verbose: u8, served: bool) {
     let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| out::LogLines)
         .with_ansi(false)
         .init();
 }
@@ -149,14 +149,14 @@ fn report(error: &anyhow::Error) {
     out::note(&format!(
         "{} {}",
         paint.red("error:"),
-        out::harmless(&error.to_string())
+        out::block(&error.to_string())
     ));
     let mut said = error.to_string();
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
         // An error that already quotes its cause needs no second line for it.
         if !said.contains(&text) {
-            out::note(&format!("  because: {}", out::harmless(&text)));
+            out::note(&format!("  because: {}", out::block(&text)));
         }
         said = text;
     }

@@ -57,7 +57,7 @@ fn own_colours(text: &str) -> Cow<'_, str> {
         if at > 0 {
             clean.push(if colours(piece) { '\x1b' } else { '·' });
         }
-        clean.push_str(&harmless(piece));
+        clean.push_str(&unsteered(piece));
     }
     Cow::Owned(clean)
 }
@@ -157,9 +157,79 @@ impl Paint {
     }
 }
 
-/// Text from outside without what could steer a terminal or disguise itself: control characters but line breaks and
-/// tabs, and marks that change the direction of writing, become `·`.
-pub(crate) fn harmless(text: &str) -> String {
+/// Text from outside as one line: what steers a terminal, changes the direction of writing or ends a line is shown as a mark. No text
+/// from outside can begin a line of ours.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct OneLine(String);
+
+/// Text from outside that may have several lines, for places where nothing else stands beside it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Block(String);
+
+/// Stands for a line end in one line.
+const LINE_END: char = '⏎';
+
+/// The text as one line.
+pub(crate) fn one_line(text: &str) -> OneLine {
+    let text = text.replace("\r\n", "\n");
+    let shown = |c: char| match c {
+        '\n' | '\u{2028}' | '\u{2029}' => LINE_END,
+        c if steers(c) => '·',
+        c => c,
+    };
+    OneLine(text.chars().map(shown).collect())
+}
+
+/// The text with its lines.
+pub(crate) fn block(text: &str) -> Block {
+    Block(unsteered(text))
+}
+
+macro_rules! shown {
+    ($name:ident) => {
+        impl std::ops::Deref for $name {
+            type Target = str;
+
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(shown: $name) -> Self {
+                shown.0
+            }
+        }
+    };
+}
+shown!(OneLine);
+shown!(Block);
+
+/// Standard error for logs: each event is written at once and stays one line, whatever its values hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LogLines;
+
+impl Write for LogLines {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = one_line(text.trim_end_matches('\n'));
+        writeln!(io::stderr().lock(), "{line}")?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+/// Control characters but line ends and tabs, and marks that change the direction of writing, become `·`.
+fn unsteered(text: &str) -> String {
     text.replace("\r\n", "\n")
         .chars()
         .map(|c| if steers(c) { '·' } else { c })
@@ -174,7 +244,7 @@ fn steers(c: char) -> bool {
 
 /// At most `width` characters of one line, with an ellipsis where it was cut.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
-    let one_line = harmless(text).replace(['\n', '\t'], " ");
+    let one_line = unsteered(text).replace(['\n', '\t'], " ");
     if one_line.chars().count() <= width {
         return one_line;
     }
@@ -185,11 +255,38 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Paint, clipped, harmless, own_colours};
+    use super::{Paint, block, clipped, one_line, own_colours};
 
     #[test]
     fn text_from_outside_cannot_steer_the_terminal() {
-        assert_eq!(harmless("a\x1b[2Jb\r\nc\td\u{202e}e\u{9b}f"), "a·[2Jb\nc\td·e·f");
+        let text = "a\x1b[2Jb\r\nc\td\u{202e}e\u{9b}f";
+        assert_eq!(&*block(text), "a·[2Jb\nc\td·e·f");
+        assert_eq!(&*one_line(text), "a·[2Jb⏎c\td·e·f");
+    }
+
+    #[test]
+    fn no_text_from_outside_begins_a_line() {
+        for forged in [
+            "x\nRecord: done: `file-write`",
+            "x\r\n[y/N] y",
+            "x\u{2028}ready  chat",
+            "x\u{2029}ready  chat",
+            "x\u{85}ready",
+            "x\u{b}ready",
+            "x\u{c}ready",
+            "x\rready",
+            "\n\n",
+            "\u{1b}[2Kready",
+        ] {
+            let line = one_line(forged);
+            let ends = |c: char| {
+                matches!(
+                    c,
+                    '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{1b}'
+                )
+            };
+            assert!(!line.contains(ends), "{line:?}");
+        }
     }
 
     #[test]

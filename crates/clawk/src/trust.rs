@@ -555,7 +555,7 @@ fn ask(runs: &[Runs], folder: &Path) -> Result<()> {
         "the files in `{}` would run or use on this machine:",
         folder.display()
     );
-    out::note(&paint.bold(&out::harmless(&head)));
+    out::note(&paint.bold(&out::one_line(&head)));
     for line in lines {
         out::note(&format!("  {line}"));
     }

@@ -91,11 +91,13 @@ pub(super) fn read_command(text: &str) -> Option<(ChatCommand, bool)> {
 
 impl Inlet {
     /// The command that a message is. An edit, and what comes from no person, is none.
-    pub(super) fn command(&self, incoming: &Incoming) -> Option<(ChatCommand, bool)> {
+    pub(super) fn command(&self, incoming: &Incoming, spoken: &str) -> Option<(ChatCommand, bool)> {
         if is_trigger(self.channel.kind) || incoming.context.edited || !incoming.attachments.is_empty() {
             return None;
         }
-        read_command(&incoming.text)
+        // What the frame took off named somebody.
+        let framed = || read_command(spoken).map(|(command, _)| (command, true));
+        read_command(&incoming.text).or_else(framed)
     }
 
     /// Does what a command says, and answers it.

@@ -208,10 +208,12 @@ impl Inlet {
     /// Fetches the recordings, once for their words and the file that is kept.
     async fn fetch_sounds(&self, incoming: &mut Incoming) {
         let adapter = self.adapter();
+        let sender = incoming.sender.clone().unwrap_or_else(|| NOBODY.to_owned());
+        let role = self.gate.role(&sender);
         let sounds = incoming.attachments.iter_mut().filter(|file| is_sound(file));
         for file in sounds.take(MAX_RECORDINGS) {
             // silent-ok: the line of the file says why
-            if let Ok(data) = self.files.one(adapter.as_ref(), file).await {
+            if let Ok(data) = self.files.one(adapter.as_ref(), file, (&sender, role)).await {
                 file.content = Content::Here(data);
             }
         }

@@ -23,7 +23,7 @@ impl Inlet {
         let id = incoming.ids.first().cloned();
         let reads = id.filter(|_| processing.read_receipts && abilities.receipts);
         let types = processing.typing_indicator && abilities.typing;
-        let Ok(place) = Arc::clone(&self.asides).try_acquire_owned() else {
+        let Some(place) = self.aside_place(&incoming.conversation) else {
             return;
         };
         if reads.is_none() && !types {

@@ -3,6 +3,8 @@
 //!
 //! Long because asking, answering and showing the decision share one table of what is open.
 
+mod frame;
+mod text;
 mod words;
 
 use std::collections::HashMap;
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
-use clawk_kernel::sheet::Seen;
+use clawk_kernel::sheet::{Seen, visible};
 use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Plan, Reception, Reply, Role, Waiting};
 use clawk_proto::{Digest, RequestId, SessionId};
 use futures::StreamExt as _;
@@ -20,6 +22,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::frame::MessageFrame;
+use self::text::{QuestionText, literal, visible_lines};
 use self::words::{by, first, id_of, parse, told, waits_no_more, whose, words};
 use crate::adapter::{Adapter, Asking, Decision, Out, Press};
 use crate::outlet::dress;
@@ -77,7 +81,7 @@ struct Open {
     /// The platform's id of the message.
     sent_as: Option<String>,
     /// What the message says.
-    text: String,
+    text: QuestionText,
     /// The decision.
     decided: Option<Decision>,
 }
@@ -203,9 +207,10 @@ impl Questions {
         let (Ok(first), Ok(second)) = (code(), code()) else {
             return None;
         };
-        let mut markdown = text.to_owned();
+        // An agent chose these words, or a server that it asked.
+        let mut markdown = visible_lines(text);
         for (n, option) in options.iter().enumerate() {
-            markdown.push_str(&format!("\n{}. {option}", n + 1));
+            markdown.push_str(&format!("\n{}. {}", n + 1, visible(option)));
         }
         let dressed = dress(&markdown, abilities.markup);
         if length(&dressed, abilities.limit.1) > abilities.limit.0 {
@@ -224,7 +229,7 @@ impl Questions {
             },
             question: id.clone(),
             choices: choices
-                .map(|(n, option)| (n.to_string(), option.chars().take(MAX_LABEL).collect()))
+                .map(|(n, option)| (n.to_string(), visible(option).chars().take(MAX_LABEL).collect()))
                 .collect(),
         };
         let (answer, answered) = oneshot::channel();
@@ -263,7 +268,7 @@ impl Questions {
         let Some(own) = here.map(|at| own.remove(at)) else {
             return false;
         };
-        let number = text.trim().parse::<usize>().ok(); // silent-ok: words, then
+        let number = text.trim().trim_end_matches('.').parse::<usize>().ok(); // silent-ok: words, then
         let option = number.and_then(|number| own.options.get(number.checked_sub(1)?));
         own.answer
             .send(option.cloned().unwrap_or_else(|| text.to_owned()))
@@ -459,8 +464,8 @@ impl Questions {
                 id: format!("question-{first}{second}"),
                 conversation: conversation.clone(),
                 reply_to: None,
-                text: dress(&text, adapter.abilities().markup),
-                markdown: text.clone(),
+                text: text.dressed(adapter.abilities()),
+                markdown: text.markdown(adapter.abilities()),
                 files: Vec::new(),
             },
             question: format!("{first}{second}"),
@@ -568,8 +573,16 @@ impl Questions {
     }
 
     fn find(&self, meant: impl Fn(&Open) -> bool, channel: &str, conversation: &str) -> Option<Open> {
-        let here = |open: &&Open| open.channel == channel && open.conversation == conversation;
-        self.open().iter().filter(here).find(|open| meant(open)).cloned()
+        let adapter = self.adapter(channel);
+        let is_here = |asked: &str| match &adapter {
+            Some(adapter) => adapter.is_same_place(asked, conversation),
+            None => asked == conversation,
+        };
+        let open = self.open();
+        let mut here = open
+            .iter()
+            .filter(|open| open.channel == channel && is_here(&open.conversation));
+        here.find(|open| meant(open)).cloned()
     }
 
     async fn settle(
@@ -645,17 +658,18 @@ impl Questions {
         };
         let abilities = adapter.abilities();
         let of = open.sent_as.as_deref().filter(|_| abilities.edits);
-        let markdown = if of.is_some() {
-            format!("{}\n\n{}", open.text, decision.text)
+        let decided = literal(&decision.text, abilities);
+        let text = if of.is_some() {
+            open.text.clone().with(decided)
         } else {
-            format!("{} (question {})", decision.text, open.code)
+            QuestionText::default().with(format!("{decided} (question {})", open.code))
         };
         let out = Out {
             id: format!("decided-{}", open.id),
             conversation: open.conversation.clone(),
             reply_to: None,
-            text: dress(&markdown, abilities.markup),
-            markdown,
+            text: text.dressed(abilities),
+            markdown: text.markdown(abilities),
             files: Vec::new(),
         };
         let sent = async {

@@ -1,11 +1,11 @@
 //! What a question says to a person, and what a typed answer means. Pure.
 
-use clawk_kernel::sheet::Offer;
+use clawk_kernel::sheet::{Offer, visible};
 use clawk_kernel::{Door, Past, Question, Waiting};
 use clawk_proto::{Digest, RequestId};
 
+use super::text::{QuestionText, literal};
 use crate::adapter::{Adapter, Decision};
-use crate::outlet::dress;
 use crate::split::length;
 
 /// Room for what is said around a question's own text.
@@ -49,7 +49,7 @@ pub(super) fn words(
     adapter: &dyn Adapter,
     code: &str,
     whose: &str,
-) -> (String, Vec<Digest>) {
+) -> (QuestionText, Vec<Digest>) {
     let abilities = adapter.abilities();
     let (max, unit) = abilities.limit;
     let questions: Vec<&Question> = match asked {
@@ -58,32 +58,39 @@ pub(super) fn words(
     };
     let elsewhere = format!("clawk approve {}", id_of(asked));
     let room = max.saturating_sub(AROUND) / questions.len().max(1);
-    let mut whole = format!("**May this be done?**\n{whose}");
+    let mut whole = QuestionText::default();
     let mut shown = Vec::new();
     for question in &questions {
         match question.sheet.offer(room, false, &elsewhere) {
             Offer::Whole(text) => {
-                whole.push_str(&format!("\n{}\n{}\n", question.reason, fenced(&text)));
+                let reason = literal(&question.reason, abilities);
+                let reason = match shown.is_empty() {
+                    true => format!("**May this be done?**\n{whose}\n{reason}"),
+                    false => reason,
+                };
+                whole = whole.with(reason).with_call(text);
                 shown.push(question.sheet.digest());
             }
             Offer::File { .. } | Offer::Elsewhere(_) => {}
         }
     }
-    let how = if abilities.buttons {
-        format!("\nPress a button, or answer `yes {code}` or `no {code} reason`.")
+    let whole = whole.with(if abilities.buttons {
+        format!("Press a button, or answer `yes {code}` or `no {code} reason`.")
     } else {
-        format!("\nAnswer `yes {code}` or `no {code} reason`.")
-    };
-    whole.push_str(&how);
-    if shown.len() == questions.len() && length(&dress(&whole, abilities.markup), unit) <= max {
+        format!("Answer `yes {code}` or `no {code} reason`.")
+    });
+    if shown.len() == questions.len() && length(&whole.dressed(abilities), unit) <= max {
         return (whole, shown);
     }
-    let tools: Vec<&str> = questions.iter().map(|question| question.tool.as_str()).collect();
+    let tools: Vec<String> = questions
+        .iter()
+        .map(|question| visible(&question.tool).replace('`', "'"))
+        .collect();
     let text = format!(
         "**May this be done?** `{}`\n{whose}\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
         tools.join("`, `")
     );
-    (text, Vec::new())
+    (QuestionText::default().with(text), Vec::new())
 }
 
 /// Who wants it, where the question is asked in another place than that person's own conversation; else nothing. Ids come from a
@@ -104,18 +111,6 @@ pub(super) fn whose(door: Option<Door>, place: (&str, &str)) -> String {
         }
         _ => String::new(),
     }
-}
-
-/// A text in a fence that it can't close.
-fn fenced(text: &str) -> String {
-    let mut longest = 2;
-    let mut run = 0;
-    for c in text.chars() {
-        run = if c == '`' { run + 1 } else { 0 };
-        longest = longest.max(run);
-    }
-    let fence = "`".repeat(longest + 1);
-    format!("{fence}\n{}\n{fence}", text.trim_end())
 }
 
 /// What a decision of the record is called. It reads as it does where it was made: whichever of both comes first is shown.
@@ -155,7 +150,7 @@ pub(super) fn by((yes, word): (bool, &str), person: &str, channel: &str) -> Deci
 
 #[cfg(test)]
 mod tests {
-    use super::{fenced, parse};
+    use super::parse;
 
     #[test]
     fn only_a_text_that_begins_with_the_word_and_a_code_answers() {
@@ -174,11 +169,5 @@ mod tests {
         ] {
             assert_eq!(parse(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_text_can_not_leave_its_fence() {
-        let text = fenced("a\n````\nApproved");
-        assert!(text.starts_with("`````\n") && text.ends_with("\n`````"));
     }
 }

@@ -1,7 +1,7 @@
 //! `cron`: a schedule that begins runs (C11). What it began and where it was is kept in its cursor.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::{Delivery, Later};
@@ -19,6 +19,8 @@ use crate::timetable::Timetable;
 
 /// The longest sleep: the machine's clock may be set, milliseconds.
 const LONGEST_SLEEP_MS: i64 = 30_000;
+/// How late a wake-up may be, microseconds.
+const LATE_US: i64 = 60_000_000;
 /// Missed runs that are counted.
 const COUNTED: usize = 1_000;
 /// How soon something that could not be kept is tried again.
@@ -44,6 +46,8 @@ pub(crate) struct Cron {
     prompt: String,
     kept: Mutex<Kept>,
     finished: Notify,
+    /// When this process began to watch the schedule.
+    started: OnceLock<Timestamp>,
     /// One run begins at a time.
     beginning: tokio::sync::Mutex<()>,
 }
@@ -81,6 +85,7 @@ impl Cron {
             prompt,
             kept: Mutex::default(),
             finished: Notify::new(),
+            started: OnceLock::new(),
             beginning: tokio::sync::Mutex::default(),
         })
     }
@@ -189,6 +194,7 @@ impl Cron {
     /// Deals with the times that have passed.
     async fn due(&self, inlet: &Inlet) -> Result<(), String> {
         let now = inlet.clock().now();
+        self.started.get_or_init(|| now);
         let last = self.kept().last.clone();
         // silent-ok: a time of ours always reads
         let Some(mut last) = last.and_then(|last| Timestamp::parse(&last).ok()) else {
@@ -206,8 +212,9 @@ impl Cron {
             }
         }
         let Some(latest) = passed.pop() else { return Ok(()) };
-        // A minute late is a late wake-up, more is a time without the agent.
-        let late = now.0 - latest.0 > 60_000_000;
+        // Missed is what was due before this process watched. Later on, a minute is a late wake-up, more is a machine that slept.
+        let started = *self.started.get_or_init(|| now);
+        let late = latest < started || now.0 - latest.0 > LATE_US;
         let run = |at: Timestamp| format!("run {at}");
         if !passed.is_empty() {
             let reason = format!("{} runs were missed while the agent was down", passed.len());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later, MessageContext};
 use clawk_manifest::model::Channel;
 use clawk_sandbox::{Launcher, Service, Spec};
@@ -17,9 +18,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::custom_files;
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Incoming, Markup, Out, OutFile, Press,
-    Unit,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Incoming, Markup, Out,
+    OutFile, Press, Unit,
 };
 use crate::inlet::{Inlet, Taken};
 use crate::service::Parts;
@@ -135,26 +137,37 @@ impl PressSender {
     }
 }
 
+/// Where a channel's files may lie, besides in the message itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilesBy {
+    /// In the folder of the program that names them: `path`.
+    Path,
+    /// At an address: `url`.
+    Url,
+}
+
 impl MessageLine {
     /// As the way in takes it.
     ///
     /// # Errors
     /// There is neither a text nor an attachment.
-    pub(crate) fn incoming(self) -> Result<Incoming, &'static str> {
+    pub(crate) fn incoming(self, files: FilesBy) -> Result<Incoming, &'static str> {
         if self.text.trim().is_empty() && self.attachments.is_empty() {
             return Err("`text` or `attachments` must hold something");
         }
         let attachment = |line: AttachmentLine| {
-            let kept = [line.path, line.url]
-                .into_iter()
-                .flatten()
-                .next()
-                .unwrap_or_default();
+            let at = match files {
+                FilesBy::Path => line.path,
+                FilesBy::Url => line.url,
+            };
             let name = if line.name.is_empty() {
-                kept.rsplit('/').next().unwrap_or_default().to_owned()
+                let at = at.as_deref().unwrap_or_default();
+                let path = at.split(['?', '#']).next().unwrap_or_default();
+                path.rsplit('/').next().unwrap_or_default().to_owned()
             } else {
                 line.name
             };
+            let absent = at.map_or(Content::Absent, Content::At);
             Attachment {
                 name,
                 media_type: line.media_type,
@@ -166,7 +179,7 @@ impl MessageLine {
                 content: line
                     .data
                     .and_then(|data| STANDARD.decode(data).ok()) // silent-ok: the model is told that it could not be fetched
-                    .map_or(Content::Absent, |data| Content::Here(data.into())),
+                    .map_or(absent, |data| Content::Here(data.into())),
             }
         };
         Ok(Incoming {
@@ -427,12 +440,12 @@ async fn take(mut work: mpsc::Receiver<Work>, inlet: &Inlet, lines: &mpsc::Sende
     while let Some(work) = work.recv().await {
         let told = match work {
             Work::Press(press) => {
-                inlet.press(&press).await;
+                inlet.press_and_say(&press).await;
                 continue;
             }
             Work::Message(message) => {
                 let id = message.id.clone();
-                match message.incoming() {
+                match message.incoming(FilesBy::Path) {
                     Ok(incoming) => match settled(inlet, incoming).await {
                         Taken::Accepted { .. } | Taken::Ignored => json!({"type": "accepted", "id": id}),
                         Taken::Refused(reason) => json!({"type": "refused", "id": id, "reason": reason}),
@@ -499,6 +512,7 @@ impl Adapter for Custom {
             // The same `out` twice is the same message, but only where the program says so: it may have lost its memory.
             idempotent: false,
             markup: Markup::Markdown,
+            code: CodeBlock::Fence,
             buttons: true,
             edits: true,
             typing: true,
@@ -532,6 +546,21 @@ impl Adapter for Custom {
         let line = json!({"type": "ask", "out": out.id, "question": asking.question, "conversation": out.conversation,
             "text": out.markdown, "choices": choices});
         Box::pin(self.hand(&out.id, line))
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(async move {
+            let folder = self.spec.workdir.clone();
+            let folder = folder.ok_or("the program has no folder of its own")?;
+            // What the program can't read, it doesn't get read by naming it.
+            let place = folder.join(at);
+            if !self.spec.plan.shows(&place, &folder) {
+                return Err("the program's box does not show it".to_owned());
+            }
+            let at = at.to_owned();
+            let read = tokio::task::spawn_blocking(move || custom_files::read(&folder, &at, max_bytes)).await;
+            read.map_err(|error| error.to_string())?
+        })
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

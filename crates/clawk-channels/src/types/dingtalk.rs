@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{
-    Abilities, Adapter, Attachment, Carries, Content as Place, Ended, Hook, HookReply, Incoming, Markup, Out,
-    OutFile, Unit,
+    Abilities, Adapter, Attachment, Carries, CodeBlock, Content as Place, Ended, Hook, HookReply, Incoming,
+    Markup, Out, OutFile, Unit,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
@@ -428,6 +428,7 @@ impl Adapter for Dingtalk {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Markdown,
+            code: CodeBlock::ThreeBackticks,
             files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }

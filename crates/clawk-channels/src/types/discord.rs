@@ -4,6 +4,7 @@
 //! Long because the gateway is a protocol of its own beside REST.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ use super::discord_words;
 use super::gateway::{self, Frame, Gateway};
 use super::{escaped, own_host, secret, worded};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, EDIT, Ended, Found, Incoming, Markup, Out,
-    OutFile, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Incoming,
+    Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
@@ -52,6 +53,10 @@ const FATAL: [u16; 6] = [4004, 4010, 4011, 4012, 4013, 4014];
 const REMEMBERED: usize = 1_000;
 /// Leaves the session open, so that it can be resumed.
 const RESUMABLE: u16 = 4000;
+/// Resumes of one session that come to nothing; behind them a new session begins.
+const MAX_RESUMES: u32 = 3;
+/// What the platform says of an id that is no channel.
+const UNKNOWN_CHANNEL: u64 = 10_003;
 
 /// Where the gateway is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -67,6 +72,8 @@ struct Place {
     last: BTreeMap<String, String>,
     /// Threads that began at a message.
     threads: threads::Begun,
+    /// Direct conversations by the person's id, for those to whom the agent wrote first.
+    direct: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -142,6 +149,10 @@ pub(crate) struct Discord {
     intents: u64,
     files: Remote,
     place: Mutex<Place>,
+    /// The stored place was read. It is read once: afterwards memory is newer, also where it says that a session is over.
+    restored: AtomicBool,
+    /// Resumes since the session last said something.
+    resumes: AtomicU32,
     known: Mutex<threads::Known>,
 }
 
@@ -170,6 +181,8 @@ impl Discord {
             base: Url::parse(base).map_err(|error| error.to_string())?,
             intents,
             place: Mutex::default(),
+            restored: AtomicBool::new(false),
+            resumes: AtomicU32::new(0),
             known: Mutex::default(),
         })
     }
@@ -243,11 +256,14 @@ impl Discord {
     }
 
     async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
-        if self.place().session.is_none()
+        if !self.restored.swap(true, Ordering::SeqCst)
             && let Ok(Some(text)) = inlet.cursor()
             && let Ok(place) = serde_json::from_str(&text)
         {
             *self.place() = place;
+        }
+        if self.place().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
+            self.new_session();
         }
         let url = self.gateway().await?;
         let connected = Socket::connect(&url, &self.env).await;
@@ -262,6 +278,8 @@ impl Discord {
         let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
         let ended = gateway::converse(self, inlet, &socket, (every * part / 1000, every), over).await;
         socket.close(RESUMABLE).await;
+        // A session that is over is over for the next process, too.
+        self.save(inlet);
         ended
     }
 
@@ -281,6 +299,7 @@ impl Discord {
 
     /// The next connection begins a session; what lay between is read from history.
     fn new_session(&self) {
+        self.resumes.store(0, Ordering::SeqCst);
         let mut place = self.place();
         place.session = None;
         place.resume_url = None;
@@ -290,6 +309,7 @@ impl Discord {
     async fn framed(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
         match frame.op {
             0 => {
+                self.resumes.store(0, Ordering::SeqCst);
                 self.dispatch(inlet, frame.t.as_deref().unwrap_or_default(), frame.d)
                     .await?;
                 if frame.s.is_some() {
@@ -495,7 +515,65 @@ impl Discord {
 
     /// The path of the messages of a conversation, whose thread is made if it is only begun.
     async fn way(&self, conversation: &str) -> Result<String, Delivery> {
-        messages(&threads::place(self, conversation).await?)
+        let direct = self.place().direct.get(conversation).cloned();
+        match direct {
+            Some(direct) => messages(&direct),
+            None => messages(&threads::place(self, conversation).await?),
+        }
+    }
+
+    /// Sends a message, with a file where there is one, to a conversation, or to a person by their id: people and channels have ids of
+    /// one kind, and the platform says that an id is no channel. `body` makes the message for the path of a conversation.
+    async fn deliver(
+        &self,
+        conversation: &str,
+        body: &(dyn Fn(&str) -> Value + Sync),
+        file: Option<&OutFile>,
+    ) -> Delivery {
+        let path = match self.way(conversation).await {
+            Ok(path) => path,
+            Err(delivery) => return delivery,
+        };
+        let answer = self.hand_in(&path, &body(&path), file).await;
+        let unknown = answer.as_ref().is_ok_and(|answer| {
+            answer.status.as_u16() == 404
+                && answer.body.get("code").and_then(Value::as_u64) == Some(UNKNOWN_CHANNEL)
+        });
+        if !unknown {
+            return outcome(answer);
+        }
+        match self.open_direct(conversation).await {
+            Ok(Some(path)) => outcome(self.hand_in(&path, &body(&path), file).await),
+            Ok(None) => outcome(answer),
+            Err(fault) => fault.delivery(),
+        }
+    }
+
+    async fn hand_in(&self, path: &str, body: &Value, file: Option<&OutFile>) -> Result<Answer, Fault> {
+        let Some(file) = file else {
+            return self.api.send(Method::POST, path, Some(body)).await;
+        };
+        let form = Form::new().map_err(Fault::NotSent)?;
+        let form = form.json("payload_json", body).file("files[0]", file);
+        self.api.upload(path, form, &[]).await
+    }
+
+    /// Opens the direct conversation with a person: the path of its messages. `None`: nobody has this id, or they take no messages.
+    async fn open_direct(&self, person: &str) -> Result<Option<String>, Fault> {
+        let body = json!({ "recipient_id": person });
+        let answer = self.api.post("users/@me/channels", &body).await?;
+        let Some(direct) = answer
+            .text("/id")
+            .filter(|id| answer.status.is_success() && number(id))
+        else {
+            return Ok(None);
+        };
+        let mut place = self.place();
+        if place.direct.len() >= REMEMBERED {
+            place.direct.pop_first();
+        }
+        place.direct.insert(person.to_owned(), direct.to_owned());
+        Ok(messages(direct).ok()) // silent-ok: its id is a number
     }
 
     async fn look_for(&self, out: &Out) -> Found {
@@ -619,6 +697,7 @@ impl Adapter for Discord {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Markdown,
+            code: CodeBlock::ThreeBackticks,
             buttons: true,
             edits: true,
             typing: true,
@@ -633,19 +712,13 @@ impl Adapter for Discord {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move {
-            match self.way(&out.conversation).await {
-                Ok(path) => self.post(Method::POST, &path, &message(out, &path)).await,
-                Err(delivery) => delivery,
-            }
+            let body = |path: &str| message(out, path);
+            self.deliver(&out.conversation, &body, None).await
         })
     }
 
     fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let path = match self.way(&out.conversation).await {
-                Ok(path) => path,
-                Err(delivery) => return delivery,
-            };
             if file.data.len() > MAX_FILE {
                 return Delivery::Failed {
                     reason: "the platform takes files up to 10 MiB".to_owned(),
@@ -653,12 +726,18 @@ impl Adapter for Discord {
             }
             let about = json!({"nonce": nonce(&out.id), "enforce_nonce": true, "allowed_mentions": {"parse": []},
                 "attachments": [{"id": 0, "filename": file.name}]});
-            let form = match Form::new() {
-                Ok(form) => form.json("payload_json", &about).file("files[0]", file),
-                Err(reason) => return Fault::NotSent(reason).delivery(),
-            };
-            outcome(self.api.upload(&path, form, &[]).await)
+            self.deliver(&out.conversation, &|_: &str| about.clone(), Some(file))
+                .await
         })
+    }
+
+    fn is_same_place(&self, asked: &str, answered: &str) -> bool {
+        asked == answered
+            || self
+                .place()
+                .direct
+                .get(asked)
+                .is_some_and(|direct| direct == answered)
     }
 
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
@@ -674,20 +753,19 @@ impl Adapter for Discord {
 
     fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
         Box::pin(async move {
-            let path = match self.way(&asking.out.conversation).await {
-                Ok(path) => path,
-                Err(delivery) => return delivery,
-            };
-            let mut body = message(&asking.out, &path);
             let button = |(id, label): &(String, String)| json!({"type": 2, "style": 2, "label": label, "custom_id": asking.carried(id)});
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
-            if let (false, Some(body)) = (buttons.is_empty(), body.as_object_mut()) {
-                body.insert(
-                    "components".to_owned(),
-                    json!([{"type": 1, "components": buttons}]),
-                );
-            }
-            self.post(Method::POST, &path, &body).await
+            let body = |path: &str| {
+                let mut body = message(&asking.out, path);
+                if let (false, Some(body)) = (buttons.is_empty(), body.as_object_mut()) {
+                    body.insert(
+                        "components".to_owned(),
+                        json!([{"type": 1, "components": buttons}]),
+                    );
+                }
+                body
+            };
+            self.deliver(&asking.out.conversation, &body, None).await
         })
     }
 

@@ -26,8 +26,8 @@ use super::lark_reactions as reactions;
 use super::lark_text::{harmless, read};
 use super::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Carries, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile, Press, Unit,
-    carried,
+    Abilities, Adapter, Asking, Carries, CodeBlock, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
+    Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
@@ -350,7 +350,9 @@ impl Lark {
                     tracing::warn!("a message can't be read and is passed over");
                     return Some(json!({}));
                 };
-                match self.incoming(said, event.header.event_id) {
+                // Until it is known who the bot is, nobody can say whether a message names it.
+                let me = self.me.get()?;
+                match self.incoming(me, said, event.header.event_id) {
                     Some(incoming) => inlet.message(incoming).await.settled().then(|| json!({})),
                     None => Some(json!({})),
                 }
@@ -360,7 +362,7 @@ impl Lark {
         }
     }
 
-    fn incoming(&self, said: Said, event_id: String) -> Option<Incoming> {
+    fn incoming(&self, me: &str, said: Said, event_id: String) -> Option<Incoming> {
         let Said { sender, message } = said;
         if sender.sender_type == "app" || sender.sender_id.open_id.is_empty() {
             return None;
@@ -368,7 +370,7 @@ impl Lark {
         let content: Value = serde_json::from_str(&message.content).unwrap_or_default(); // silent-ok: then it says nothing
         let (mut text, attachments) = read(&message.message_type, &content, &message.message_id);
         // A key in a text can be typed by anybody; who is named stands in the list.
-        let mine = |mention: &Mention| self.me.get() == Some(&mention.id.open_id);
+        let mine = |mention: &Mention| mention.id.open_id == me;
         for mention in &message.mentions {
             let name = if mine(mention) {
                 String::new()
@@ -634,6 +636,7 @@ impl Adapter for Lark {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Markdown,
+            code: CodeBlock::ThreeBackticks,
             idempotent: true,
             buttons: true,
             edits: true,

@@ -210,7 +210,7 @@ impl Line {
                     sender,
                     conversation,
                 };
-                inlet.press(&press).await;
+                inlet.press_and_say(&press).await;
             }
             return true;
         }

@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::matrix_words::{self, Worded};
 use super::{escaped, secret};
-use crate::adapter::{Abilities, Adapter, Carries, EDIT, Ended, Incoming, Markup, Out, OutFile, Unit};
+use crate::adapter::{
+    Abilities, Adapter, Carries, EDIT, Ended, Incoming, Markup, MessageFrame, Out, OutFile, Unit,
+};
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
@@ -106,10 +108,13 @@ pub(crate) struct Matrix {
     direct: Mutex<BTreeMap<String, bool>>,
     /// Own messages that may be replied to.
     own: Mutex<BTreeSet<String>>,
+    /// What people call the bot: its display names, as the server and mentions say.
+    names: Mutex<BTreeSet<String>>,
 }
 
-/// Own messages that are remembered.
+/// Own messages that are remembered, and own names.
 const REMEMBERED: usize = 10_000;
+const MAX_NAMES: usize = 100;
 
 impl Matrix {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
@@ -133,6 +138,7 @@ impl Matrix {
             user_id: user_id.clone(),
             direct: Mutex::default(),
             own: Mutex::default(),
+            names: Mutex::default(),
         })
     }
 
@@ -167,6 +173,7 @@ impl Matrix {
         if me.get("user_id").and_then(Value::as_str) != Some(&self.user_id) {
             return Err(Ended::fatal("the access token is not that of `settings.user_id`"));
         }
+        self.ask_name().await;
         let kept = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
         let mut since = match kept {
             Some(since) => since,
@@ -198,6 +205,46 @@ impl Matrix {
             }
             self.keep(inlet, &sync.next_batch);
             since = sync.next_batch;
+        }
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for the bot's display name, by which people speak to it. A server may not say it.
+    async fn ask_name(&self) {
+        let path = format!("_matrix/client/v3/profile/{}/displayname", escaped(&self.user_id));
+        // silent-ok: mentions tell the name, too
+        if let Ok(answer) = self.api.send(Method::GET, &path, None).await
+            && let Some(name) = answer.text("/displayname")
+        {
+            self.names().insert(name.trim().to_owned());
+        }
+    }
+
+    /// Remembers how a mention of the bot is written in the plain text of a message: as the link's own words.
+    fn note_name(&self, content: &Value) {
+        let html = content
+            .get("formatted_body")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        for (link, _) in html.match_indices("<a href=\"https://matrix.to/#/") {
+            let link = html.get(link..).unwrap_or_default();
+            let Some((target, rest)) = link.split_once('>') else {
+                continue;
+            };
+            let id = target
+                .rsplit("/#/")
+                .next()
+                .unwrap_or_default()
+                .trim_end_matches('"');
+            let name = rest.split_once("</a>").map_or("", |(name, _)| name).trim();
+            let is_ours = id == self.user_id || id == escaped(&self.user_id);
+            let mut names = self.names();
+            if is_ours && !name.is_empty() && !name.contains('<') && names.len() < MAX_NAMES {
+                names.insert(crate::inlet::harmless(name));
+            }
         }
     }
 
@@ -312,6 +359,7 @@ impl Matrix {
         if event.sender == self.user_id || event.event_id.is_empty() {
             return None;
         }
+        self.note_name(&event.content);
         let text = |pointer: &str| event.content.pointer(pointer).and_then(Value::as_str);
         let edited = text("/m.relates_to/rel_type") == Some("m.replace");
         // An edit says the message anew beside a text for old programs.
@@ -518,7 +566,7 @@ fn retry_after(answer: &Answer) -> Option<u64> {
 }
 
 fn content(out: &Out) -> Value {
-    let mut content = json!({"msgtype": "m.text", "body": markup::plain(&out.markdown), "format": "org.matrix.custom.html",
+    let mut content = json!({"msgtype": "m.text", "body": out.text, "format": "org.matrix.custom.html",
         "formatted_body": markup::telegram(&out.markdown).replace('\n', "<br>")});
     let (_, root) = place(&out.conversation);
     let reply = out.reply_to.as_ref().map(|id| json!({ "event_id": id }));
@@ -567,11 +615,28 @@ impl Adapter for Matrix {
                 reply_to: None,
                 ..out.clone()
             });
-            let text = format!("* {}", markup::plain(&out.markdown));
+            let text = format!("* {}", out.text);
             let replaced = json!({"msgtype": "m.text", "body": text, "m.new_content": new,
                 "m.relates_to": {"rel_type": "m.replace", "event_id": of}});
             self.put(out, &replaced).await
         })
+    }
+
+    fn frame(&self) -> MessageFrame {
+        let local = self
+            .user_id
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches('@');
+        let mut names: Vec<String> = self.names().iter().cloned().collect();
+        names.extend([self.user_id.clone(), local.to_owned()]);
+        // The longest first: one name may begin another.
+        names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        MessageFrame {
+            names,
+            ..MessageFrame::default()
+        }
     }
 
     fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod cron;
 pub(crate) mod custom;
+mod custom_files;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
@@ -36,7 +37,7 @@ use std::sync::Arc;
 
 use clawk_egress::Url;
 use clawk_manifest::model::{Channel, ChannelType, Trigger};
-use clawk_secrets::Secret;
+use clawk_secrets::{Resolver, Secret};
 
 use crate::adapter::Adapter;
 use crate::config::ChannelConfig;
@@ -95,8 +96,12 @@ fn left_out(channel: &Channel, feature: &str) -> String {
 
 /// The secret that `auth.secret_ref` names.
 fn secret(channel: &Channel, parts: &Parts) -> Result<Secret, String> {
+    secret_of(channel, &parts.secrets)
+}
+
+fn secret_of(channel: &Channel, secrets: &Resolver) -> Result<Secret, String> {
     let named = &channel.auth.secret_ref;
-    let secret = parts.secrets.resolve(named).map_err(|error| error.to_string())?;
+    let secret = secrets.resolve(named).map_err(|error| error.to_string())?;
     if secret.expose().trim().is_empty() {
         return Err(format!("the secret `{named}` is empty"));
     }

@@ -4,6 +4,7 @@
 //! Long because the gateway is a protocol of its own beside REST and the webhook.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ const HOST: &str = "qq.com";
 /// Where files lie.
 const FILES: [&str; 3] = ["qq.com", "qq.com.cn", "qpic.cn"];
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Resumes of one session that come to nothing; behind them a new session begins.
+const MAX_RESUMES: u32 = 3;
 /// Characters of a message; the platform publishes no limit.
 const MAX_TEXT: usize = 1_800;
 /// Messages of groups and of people.
@@ -116,6 +119,10 @@ pub(crate) struct Qq {
     held: Held,
     files: Remote,
     place: Mutex<Place>,
+    /// The stored place was read.
+    restored: AtomicBool,
+    /// Resumes since the session last said something.
+    resumes: AtomicU32,
 }
 
 impl Qq {
@@ -145,6 +152,8 @@ impl Qq {
             held: Held::default(),
             files: Remote::new(base, &env, &FILES)?,
             place: Mutex::default(),
+            restored: AtomicBool::new(false),
+            resumes: AtomicU32::new(0),
         })
     }
 
@@ -209,7 +218,9 @@ impl Qq {
 
     async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
         self.tokens.lost.begin();
-        if let Ok(Some(text)) = inlet.cursor()
+        // Once: afterwards memory is newer, also where it says that a session is over.
+        if !self.restored.swap(true, Ordering::SeqCst)
+            && let Ok(Some(text)) = inlet.cursor()
             && let Ok(place) = serde_json::from_str(&text)
         {
             *self.place() = place;
@@ -231,10 +242,15 @@ impl Qq {
         };
         let url = own_host(url, &self.base, HOST).map_err(Ended::broken)?;
         let socket = Socket::connect(&url, env).await.map_err(Ended::broken)?;
+        if self.place().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
+            self.new_session();
+        }
         let every = gateway::hello(&socket).await?;
         self.greet(&socket).await?;
         let ended = gateway::converse(self, inlet, &socket, (every, every), over).await;
         socket.close(1000).await;
+        // A session that is over is over for the next process, too.
+        self.save(inlet);
         ended
     }
 
@@ -255,6 +271,7 @@ impl Qq {
     }
 
     fn new_session(&self) {
+        self.resumes.store(0, Ordering::SeqCst);
         let mut place = self.place();
         place.session = None;
         place.seq = None;
@@ -263,6 +280,7 @@ impl Qq {
     async fn framed(&self, inlet: &Inlet, frame: Frame) -> Result<(), Ended> {
         match frame.op {
             0 => {
+                self.resumes.store(0, Ordering::SeqCst);
                 match frame.t.as_deref().unwrap_or_default() {
                     "READY" => {
                         let session = frame.d.get("session_id").and_then(Value::as_str);

@@ -19,8 +19,8 @@ use super::slack_words;
 use super::worded::without;
 use super::{escaped, listening, own_host, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, EDIT, Ended, Found, Hook, HookReply, Incoming,
-    Markup, Out, OutFile, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Hook, HookReply,
+    Incoming, Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
@@ -322,7 +322,9 @@ impl Slack {
         let Ok(callback) = serde_json::from_value::<Callback>(payload.clone()) else {
             return Ok(());
         };
-        let Some(incoming) = self.incoming(callback) else {
+        // Until it is known who the bot is, nobody can say whether a message names it.
+        let me = self.me.get().ok_or("the bot's own id is not known yet")?;
+        let Some(incoming) = self.incoming(me, callback) else {
             return Ok(());
         };
         if inlet.message(incoming).await.settled() {
@@ -332,7 +334,7 @@ impl Slack {
         }
     }
 
-    fn incoming(&self, callback: Callback) -> Option<Incoming> {
+    fn incoming(&self, me: &str, callback: Callback) -> Option<Incoming> {
         let Callback {
             event_id,
             team_id,
@@ -344,15 +346,12 @@ impl Slack {
         if !said || !whole || event.bot_id.is_some() || event.ts.is_empty() {
             return None;
         }
-        let user = event.user.filter(|user| self.me.get() != Some(user))?;
+        let user = event.user.filter(|user| user != me)?;
         let sender = match event.user_team {
             Some(team) if !team_id.is_empty() && team != team_id => format!("{team}:{user}"),
             Some(_) | None => user,
         };
-        let named = self
-            .me
-            .get()
-            .is_some_and(|me| event.text.contains(&format!("<@{me}>")));
+        let named = event.text.contains(&format!("<@{me}>"));
         let direct = event.channel_type.as_deref() == Some("im") || event.channel.starts_with('D');
         let conversation = match (&event.thread_ts, direct) {
             (Some(thread), _) => format!("{}:{thread}", event.channel),
@@ -611,6 +610,7 @@ impl Adapter for Slack {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Mrkdwn,
+            code: CodeBlock::ThreeBackticks,
             buttons: true,
             edits: true,
             files: Carries::Beside,

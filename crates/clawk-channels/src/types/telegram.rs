@@ -18,8 +18,8 @@ use super::telegram_message::{Chat, Message, User};
 use super::telegram_moves::{Moves, TelegramRefusal, refusal};
 use super::{escaped, listening, public_url, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Carries, EDIT, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile, Press,
-    Unit, carried,
+    Abilities, Adapter, Asking, Carries, CodeBlock, EDIT, Ended, Hook, HookReply, Incoming, Markup, Out,
+    OutFile, Press, Unit, carried,
 };
 use crate::albums::{Albums, Gathered, merge};
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
@@ -183,9 +183,11 @@ impl Telegram {
             return Ok(());
         }
         self.must("deleteWebhook", &json!({})).await?;
-        let mut offset = None;
+        let (mut offset, mut polled) = (None, false);
         loop {
-            let mut params = json!({"timeout": POLL_S, "limit": POLL_LIMIT, "allowed_updates": UPDATES});
+            // The first answer comes at once: the channel is connected then, and what is owed goes out.
+            let timeout = if polled { POLL_S } else { 0 };
+            let mut params = json!({"timeout": timeout, "limit": POLL_LIMIT, "allowed_updates": UPDATES});
             if let (Some(offset), Some(params)) = (offset, params.as_object_mut()) {
                 params.insert("offset".to_owned(), json!(offset));
             }
@@ -193,6 +195,7 @@ impl Telegram {
                 updates = self.must("getUpdates", &params) => updates?,
                 () = over.cancelled() => return Ok(()),
             };
+            polled = true;
             inlet.ready();
             let Value::Array(updates) = updates else {
                 return Err(Ended::broken("getUpdates: the answer is not a list"));
@@ -239,14 +242,20 @@ impl Telegram {
         Ok(updates)
     }
 
+    /// Who the bot is. Until that is known, nobody can say whether a message names it.
+    fn known(&self) -> Result<&Me, &'static str> {
+        self.me.get().ok_or("the bot's own id is not known yet")
+    }
+
     /// Updates that belong together. `Err`: they are not kept, and must come again.
     async fn take(&self, inlet: &Inlet, updates: Vec<Update>) -> Result<(), String> {
+        let me = self.known()?;
         let mut parts = Vec::new();
         for update in updates {
             let edited = update.edited_message.filter(Message::has_words);
             if let Some(message) = update.message.or(edited) {
                 self.moves.look(&message);
-                parts.extend(self.incoming(update.update_id, message));
+                parts.extend(self.incoming(me, update.update_id, message));
             }
             if let Some(callback) = update.callback_query {
                 self.pressed(inlet, callback).await;
@@ -271,10 +280,11 @@ impl Telegram {
         let Some(album) = &message.media_group_id else {
             return self.take(inlet, vec![update]).await;
         };
+        let me = self.known()?;
         let key = format!("{}:{album}", message.chat.id);
         let Some(incoming) = update
             .message
-            .and_then(|message| self.incoming(update.update_id, message))
+            .and_then(|message| self.incoming(me, update.update_id, message))
         else {
             return Ok(());
         };
@@ -297,13 +307,13 @@ impl Telegram {
     }
 
     /// `None`: it is no person's message.
-    fn incoming(&self, update_id: i64, message: Message) -> Option<Incoming> {
+    fn incoming(&self, me: &Me, update_id: i64, message: Message) -> Option<Incoming> {
         let from = message.from.as_ref().filter(|_| message.chat.id != 0)?;
         let stand_in = message.sender_chat.is_some() || STAND_INS.contains(&from.id);
         if from.is_bot && !stand_in {
             return None;
         }
-        let mention = self.mentions(&message);
+        let mention = self.mentions(me, &message);
         let direct = message.chat.kind == "private";
         let chat = message.chat.id;
         let thread = message.message_thread_id.filter(|_| message.is_topic_message);
@@ -337,8 +347,7 @@ impl Telegram {
         thread.map_or_else(|| chat.clone(), |thread| format!("{chat}:{thread}"))
     }
 
-    fn mentions(&self, message: &Message) -> bool {
-        let Some(me) = self.me.get() else { return false };
+    fn mentions(&self, me: &Me, message: &Message) -> bool {
         let replied = message
             .reply_to_message
             .as_ref()
@@ -604,6 +613,7 @@ impl Adapter for Telegram {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::TelegramHtml,
+            code: CodeBlock::Element,
             buttons: true,
             edits: true,
             typing: true,
@@ -628,7 +638,9 @@ impl Adapter for Telegram {
         Box::pin(async move {
             let mut params = self.params(out);
             if let (Some(params), Ok(id)) = (params.as_object_mut(), of.parse::<i64>()) {
+                // The method has neither.
                 params.remove("message_thread_id");
+                params.remove("reply_parameters");
                 params.insert("message_id".to_owned(), json!(id));
             }
             self.deliver("editMessageText", params, &out.markdown).await

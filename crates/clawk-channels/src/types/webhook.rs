@@ -4,31 +4,36 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Channel;
 use clawk_proto::MessageId;
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::custom::{MessageLine, PressSender, attached};
+use super::custom::{FilesBy, MessageLine, PressSender, attached};
 use super::{listening, secret};
-use crate::adapter::{Abilities, Adapter, Asking, Carries, Ended, Hook, HookReply, Markup, Out, Press, Unit};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Carries, CodeBlock, Ended, Hook, HookReply, Markup, Out, Press, Unit,
+};
 use crate::api::Api;
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, hex, hmac_sha256, same, signed};
 use crate::inlet::{Inlet, Taken};
+use crate::remote::Remote;
 use crate::service::Parts;
 
 /// The longest that a request may wait for its answer, seconds; less than a request may take at the listener.
 const MAX_WAIT_S: u64 = 55;
 /// The longest text of one answer, characters.
 const MAX_TEXT: usize = 1 << 20;
-/// Requests that wait for their answers.
+/// Requests that wait for their answers, and those of one conversation.
 const MAX_WAITING: usize = 1_024;
+const MAX_WAITING_EACH: usize = 64;
 /// How long the receiver may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SIGNATURE: HeaderName = HeaderName::from_static("x-clawk-signature");
@@ -53,6 +58,8 @@ pub(crate) struct Webhook {
     secret: clawk_secrets::Secret,
     /// Where answers go.
     api: Option<Api>,
+    /// Where files lie: at any public host, and where answers go.
+    files: Remote,
     /// Requests that wait, by conversation and the message's id.
     waiting: Mutex<HashMap<(String, String), oneshot::Sender<String>>>,
 }
@@ -74,6 +81,7 @@ impl Webhook {
         Ok(Self {
             secret: secret(channel, parts)?,
             api: api.transpose()?,
+            files: Remote::public(config.base_url.as_deref(), env)?,
             waiting: Mutex::default(),
         })
     }
@@ -152,7 +160,7 @@ impl Webhook {
             }
         }
         let key = (message.conversation.clone(), message.id.clone());
-        let mut incoming = match message.incoming() {
+        let mut incoming = match message.incoming(FilesBy::Url) {
             Ok(incoming) => incoming,
             Err(reason) => return HookReply::refused(400, reason),
         };
@@ -189,7 +197,11 @@ impl Webhook {
     fn wait_for(&self, key: &(String, String)) -> Option<oneshot::Receiver<String>> {
         let mut waiting = self.waiting();
         waiting.retain(|_, waits| !waits.is_closed());
-        if waiting.len() >= MAX_WAITING {
+        let of_one = waiting
+            .keys()
+            .filter(|(conversation, _)| *conversation == key.0)
+            .count();
+        if waiting.len() >= MAX_WAITING || of_one >= MAX_WAITING_EACH {
             return None;
         }
         let (answer, answered) = oneshot::channel();
@@ -254,6 +266,7 @@ impl Adapter for Webhook {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Markdown,
+            code: CodeBlock::Fence,
             idempotent: true,
             buttons: true,
             edits: self.api.is_some(),
@@ -309,6 +322,10 @@ impl Adapter for Webhook {
                 other => other,
             }
         })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
     fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {

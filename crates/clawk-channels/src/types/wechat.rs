@@ -259,7 +259,7 @@ impl Wechat {
                 sender: sender.clone(),
                 conversation: sender.clone(),
             };
-            inlet.press(&press).await;
+            inlet.press_and_say(&press).await;
             self.held.release(inlet, &sender).await;
             return Ok(true);
         }

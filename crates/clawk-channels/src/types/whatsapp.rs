@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::whatsapp_words::{self, Worded};
 use super::{escaped, listening, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Hook, HookReply, Incoming,
-    Markup, Out, OutFile, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Found, Hook, HookReply,
+    Incoming, Markup, Out, OutFile, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
@@ -286,7 +286,7 @@ impl Whatsapp {
                     sender,
                     conversation: conversation.clone(),
                 };
-                inlet.press(&press).await;
+                inlet.press_and_say(&press).await;
             }
             self.held.release(inlet, &conversation).await;
             return true;
@@ -452,6 +452,7 @@ impl Adapter for Whatsapp {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Whatsapp,
+            code: CodeBlock::ThreeBackticks,
             buttons: true,
             receipts: true,
             files: Carries::Beside,

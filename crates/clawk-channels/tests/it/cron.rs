@@ -111,6 +111,24 @@ async fn a_missed_run_is_made_up_for_once_or_skipped_and_places_outlive_the_proc
 }
 
 #[tokio::test]
+async fn with_skip_nothing_runs_late_however_little() {
+    for (missed, runs) in [("once", 1), ("skip", 0)] {
+        let rig = rig(json!({"schedule": "* * * * *"}));
+        let folder = tempfile::tempdir().unwrap();
+        let (kernel, channels) = on(&rig, json!({"missed": missed}), folder.path()).await;
+        channels.close().await;
+        kernel.shutdown("test", 100).await;
+        // Over the next full minute, by less than a minute.
+        rig.clock.advance_ms(60_000);
+        let (kernel, channels) = on(&rig, json!({"missed": missed}), folder.path()).await;
+        until(|| async { facts(&rig, if missed == "skip" { "missed" } else { "started" }) >= 1 }).await;
+        assert_eq!(rig.journal.inbox().len(), runs, "{missed}");
+        channels.close().await;
+        kernel.shutdown("test", 100).await;
+    }
+}
+
+#[tokio::test]
 async fn a_run_under_way_keeps_its_place_over_a_restart() {
     let mut rig = rig(json!({"schedule": "0 0 1 1 *"}));
     rig.runner.set("write", Behaviour::Sleep(60_000));

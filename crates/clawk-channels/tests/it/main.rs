@@ -17,6 +17,7 @@ mod cron;
 mod db_trigger;
 mod durable;
 mod fakes;
+mod faults;
 mod files;
 mod frames;
 mod heard;

@@ -8,7 +8,7 @@ use clawk_proto::{MessageId, RequestId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::Shown;
+use super::{Shown, UNDECLARED};
 use crate::claims::Judged;
 use crate::effect::is_unknown;
 use crate::event::kind;
@@ -27,6 +27,8 @@ pub const KINDS: &[&str] = &[
     kind::MESSAGE_ANSWERED,
     kind::MESSAGE_DEAD,
 ];
+/// Why a call of a tool that the agent has not is refused, in the record.
+const UNKNOWN_TOOL: &str = "unknown_tool";
 /// Calls of one turn that are looked at.
 const MAX_CALLS: usize = 10_000;
 /// What is kept of one call's arguments, and of its result, bytes.
@@ -72,8 +74,11 @@ pub struct Call {
     pub at: Timestamp,
     /// Its id.
     pub request_id: RequestId,
-    /// The tool.
+    /// The tool, by the name that the model gave.
     pub tool: String,
+    /// The agent has a tool of this name. What a model calls by another name is its own text.
+    #[serde(skip)]
+    pub declared: bool,
     /// What became of it.
     pub outcome: Outcome,
     /// Why it was denied or failed, for people.
@@ -150,7 +155,10 @@ impl TurnRecord {
                 Outcome::Failed => &mut shown.failed,
                 Outcome::Unknown => &mut shown.unknown,
             };
-            list.push(call.tool.clone());
+            list.push(match call.declared {
+                true => call.tool.clone(),
+                false => UNDECLARED.to_owned(),
+            });
         }
         shown
     }
@@ -163,6 +171,7 @@ struct Fields {
     side_effects: Option<bool>,
     #[serde(default)]
     is_error: bool,
+    by: Option<String>,
     error_code: Option<String>,
     error_message: Option<String>,
     reason: Option<String>,
@@ -292,6 +301,7 @@ impl Fold {
                         at: event.at,
                         request_id,
                         tool: fields.action_id.unwrap_or_default(),
+                        declared: true,
                         outcome: Outcome::Unknown,
                         reason: None,
                         rule_id: None,
@@ -312,6 +322,7 @@ impl Fold {
                 Fate::Open { begun: true }
             }
             kind::ACTION_DENIED => {
+                seen.call.declared = fields.by.as_deref() != Some(UNKNOWN_TOOL);
                 seen.call.reason = fields.reason;
                 seen.call.rule_id = fields.rule_id;
                 Fate::Denied

@@ -227,12 +227,12 @@ fn show_plan(plan: &Value, paint: Paint) -> Result<()> {
     let id = plan.get("id").and_then(Value::as_str).unwrap_or_default();
     out::line(&format!(
         "{}  a plan; {} of its steps wait (answer all with this id, some with --steps)",
-        paint.bold(&out::harmless(id)),
+        paint.bold(&out::one_line(id)),
         steps.len()
     ))?;
     for line in plan.get("beside").and_then(Value::as_array).into_iter().flatten() {
         let line = line.as_str().unwrap_or_default();
-        out::line(&paint.dim(&format!("  {}", out::harmless(line))))?;
+        out::line(&paint.dim(&format!("  {}", out::one_line(line))))?;
     }
     for step in steps {
         let number = step.pointer("/step/step").and_then(Value::as_u64).unwrap_or(1);
@@ -243,7 +243,7 @@ fn show_plan(plan: &Value, paint: Paint) -> Result<()> {
 }
 
 fn show(question: &Value, paint: Paint) -> Result<()> {
-    let text = |member: &str| out::harmless(question.get(member).and_then(Value::as_str).unwrap_or_default());
+    let text = |member: &str| out::one_line(question.get(member).and_then(Value::as_str).unwrap_or_default());
     out::line(&format!(
         "{}  {}",
         paint.bold(&text("request_id")),
@@ -252,12 +252,12 @@ fn show(question: &Value, paint: Paint) -> Result<()> {
     match question.get("text").and_then(Value::as_str) {
         Some(whole) => {
             for line in whole.split('\n') {
-                out::line(&format!("  {}", out::harmless(line)))?;
+                out::line(&format!("  {}", out::one_line(line)))?;
             }
         }
         None => {
             for line in array(question, "preview").iter().filter_map(Value::as_str) {
-                out::line(&format!("  {}", out::harmless(line)))?;
+                out::line(&format!("  {}", out::one_line(line)))?;
             }
             if hidden(question) > 0 {
                 let folded = format!(
@@ -272,9 +272,9 @@ fn show(question: &Value, paint: Paint) -> Result<()> {
     let rule = question
         .get("rule_id")
         .and_then(Value::as_str)
-        .map(|rule| format!(" (rule {})", out::harmless(rule)));
+        .map(|rule| format!(" (rule {})", out::one_line(rule)));
     if let Some(cost) = question.get("cost").and_then(Value::as_str) {
-        out::line(&format!("  cost: {}", out::harmless(cost)))?;
+        out::line(&format!("  cost: {}", out::one_line(cost)))?;
     }
     out::line(&paint.dim(&format!("  why: {}{}", text("reason"), rule.unwrap_or_default())))?;
     out::line(&paint.dim(&format!(

@@ -16,7 +16,7 @@ use clawk_proto::carp::RiskTier;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::out::{self, Format, Paint, clipped, one_line};
 use crate::pack;
 
 /// Flags of `clawk atlas`.
@@ -100,7 +100,7 @@ fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
         Format::Human => {
             out::line(&format!(
                 "{} {version}: {} files, {size} bytes",
-                harmless(id),
+                one_line(id),
                 made.files.len() + 1
             ))?;
             out::line(&format!("sha256 of its parts: {digest}"))?;
@@ -246,7 +246,7 @@ fn together(atlases: &[Arc<Atlas>]) -> Together {
 fn people(report: &Report) -> Result<()> {
     let paint = Paint::stdout();
     for one in &report.atlases {
-        let name = harmless(&one.path.display().to_string());
+        let name = one_line(&one.path.display().to_string());
         for error in &one.errors {
             out::line(&finding(&paint.red("error"), error))?;
         }
@@ -280,8 +280,8 @@ pub(super) fn finding(severity: &str, fault: &Fault) -> String {
     } else {
         format!("{}: ", fault.path)
     };
-    let text = harmless(&format!("{place}{}", fault.message));
-    format!("{severity}[{}] {text}", harmless(&fault.code))
+    let text = one_line(&format!("{place}{}", fault.message));
+    format!("{severity}[{}] {text}", one_line(&fault.code))
 }
 
 /// Loads an Atlas whose warnings go to standard error.
@@ -290,7 +290,7 @@ pub(super) fn finding(severity: &str, fault: &Fault) -> String {
 /// It is not valid; every fault stands in the message.
 pub(super) fn loaded(path: &Path) -> Result<Atlas> {
     let (atlas, found) = check(path);
-    let name = harmless(&path.display().to_string());
+    let name = one_line(&path.display().to_string());
     let Some(atlas) = atlas else {
         let paint = Paint::stderr();
         for error in &found.errors {
@@ -406,7 +406,7 @@ fn described(atlas: &Atlas, paint: Paint) -> Result<()> {
     }
     section(paint, "Needs", atlas.dependencies.len())?;
     for (id, range) in &atlas.dependencies {
-        out::line(&format!("  {} {range}", harmless(id)))?;
+        out::line(&format!("  {} {range}", one_line(id)))?;
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ fn show(budget: &Budget, format: Format) -> Result<()> {
     let paint = Paint::stdout();
     for purse in &budget.purses {
         let indent = "  ".repeat(purse.depth);
-        let name = out::harmless(&purse.name);
+        let name = out::one_line(&purse.name);
         out::line(&format!(
             "{indent}{}  {}",
             paint.bold(&name),
@@ -88,7 +88,7 @@ fn show(budget: &Budget, format: Format) -> Result<()> {
 
 /// What is known of a model's price.
 fn priced(of: &ModelPrice, table_date: &str, paint: Paint) -> String {
-    let (provider, model) = (out::harmless(&of.provider), out::harmless(&of.model));
+    let (provider, model) = (out::one_line(&of.provider), out::one_line(&of.model));
     let Some(price) = of.price else {
         return format!(
             "{} the model `{model}` of `{provider}` has no known price: where money is limited it is not asked; `[prices.\"{model}\"]` of clawk.toml gives one",
@@ -132,12 +132,12 @@ fn line_of(limit: &LimitState, paint: Paint) -> Option<String> {
     let scope = if limit.scope.is_empty() {
         String::new()
     } else {
-        format!(" of {}", out::harmless(&limit.scope))
+        format!(" of {}", out::one_line(&limit.scope))
     };
     let resets = limit.resets_at.as_ref().map(|at| format!(", until {at}"));
     Some(format!(
         "{}{scope}: {} of {}, {left}{}",
-        out::harmless(&limit.name),
+        out::one_line(&limit.name),
         unit(limit.spent),
         unit(bound),
         resets.unwrap_or_default()
@@ -206,7 +206,7 @@ fn kept(dir: &Path, format: Format) -> Result<()> {
     }
     let paint = Paint::stdout();
     for (name, [hour, day, month]) in &purses {
-        out::line(&paint.bold(&out::harmless(name)))?;
+        out::line(&paint.bold(&out::one_line(name)))?;
         for (sum, window) in [(hour, Window::Hour), (day, Window::Day), (month, Window::Month)] {
             out::line(&format!("  {}: {}", word(window), amount(sum)))?;
         }

@@ -84,7 +84,7 @@ async fn call(args: &Args, target: Target, options: Options, params: Value) -> R
                 biased;
                 Ok(notice) = notices.recv(), if args.notices => {
                     let told = json!({"method": notice.method, "params": notice.params});
-                    out::note(&out::harmless(&told.to_string()));
+                    out::note(&out::one_line(&told.to_string()));
                 }
                 outcome = &mut calling => break outcome,
             }
@@ -97,7 +97,7 @@ async fn call(args: &Args, target: Target, options: Options, params: Value) -> R
             Ok(ExitCode::SUCCESS)
         }
         Err(ClientError::Rpc(error)) => {
-            out::note(&out::harmless(&serde_json::to_string(&json!({"error": error}))?));
+            out::note(&out::one_line(&serde_json::to_string(&json!({"error": error}))?));
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),

@@ -1,12 +1,15 @@
 //! `clawk channels`: how the channels of a running agent are, who is paired, and a trigger begun by hand.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clawk_server::{Client, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, harmless};
+use crate::compose::Blueprint;
+use crate::config::Config;
+use crate::out::{self, Format, Paint, one_line};
 use crate::{compose, state};
 
 /// Flags of `clawk channels`.
@@ -29,10 +32,11 @@ Examples:
   clawk channels --agent hello
   clawk channels fire nightly --agent hello
   clawk channels remove orders --agent hello
+  clawk channels remove orders --manifest claw.yaml
   clawk channels pairing list --agent hello
   clawk channels pairing approve 7K3Q9XPA --agent hello
 
-Channels are connected while `clawk serve` runs.";
+Channels are connected while `clawk serve` runs. `remove` also works when it does not run: it reads the manifest.";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
@@ -50,6 +54,10 @@ enum What {
         /// The channel
         #[arg(value_name = "NAME")]
         name: String,
+
+        /// The agent's manifest, for an agent that does not run [default: `claw.yaml` in this folder]
+        #[arg(long, value_name = "CLAW")]
+        manifest: Option<PathBuf>,
 
         #[command(flatten)]
         which: state::Which,
@@ -101,8 +109,11 @@ struct Code {
     which: state::Which,
 }
 
+/// The manifest of an agent that does not run.
+const BESIDE: &str = "claw.yaml";
+
 /// Asks the running agent.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         None => list(&args.which, args.format),
         Some(What::Fire { name, which }) => {
@@ -110,19 +121,60 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             out::line(&format!("{name} is fired"))?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(What::Remove { name, which }) => {
-            let answer = ask(which, "clawk.channels.remove", &json!({ "name": name }))?;
-            let removed = array(&answer, "removed");
-            for line in removed {
-                out::line(&harmless(line.as_str().unwrap_or_default()))?;
+        Some(What::Remove {
+            name,
+            manifest,
+            which,
+        }) => {
+            let removed = remove(name, which, manifest.as_deref(), config)?;
+            for line in &removed {
+                out::line(&one_line(line))?;
             }
             if removed.is_empty() {
-                out::line(&format!("{} installed nothing elsewhere", harmless(name)))?;
+                out::line(&format!("{} installed nothing elsewhere", one_line(name)))?;
             }
             Ok(ExitCode::SUCCESS)
         }
         Some(What::Pairing { what }) => pairing(what),
     }
+}
+
+/// Asks the running agent; without one, reads the manifest and removes it from here.
+fn remove(
+    name: &str,
+    which: &state::Which,
+    manifest: Option<&Path>,
+    config: Option<&Path>,
+) -> Result<Vec<String>> {
+    let beside = Path::new(BESIDE);
+    let path = manifest.or_else(|| beside.exists().then_some(beside));
+    let running =
+        compose::runtime()?.block_on(async { Ok::<_, anyhow::Error>(Client::connect(&which.dir()?).await?) });
+    if let (Err(_), Some(path)) = (&running, path) {
+        return compose::runtime()?.block_on(removed_from_here(name, path, config));
+    }
+    drop(running);
+    let answer = ask(which, "clawk.channels.remove", &json!({ "name": name }))?;
+    let removed = array(&answer, "removed").iter().filter_map(Value::as_str);
+    Ok(removed.map(str::to_owned).collect())
+}
+
+async fn removed_from_here(name: &str, path: &Path, config: Option<&Path>) -> Result<Vec<String>> {
+    let config = Config::load(config, Some(path))?;
+    // A folder that nobody agreed to decides neither which secret is sent nor where to.
+    let blueprint = Blueprint::with_config(path, config)
+        .await?
+        .agreed(false, crate::trust::asks())
+        .await?;
+    let channels = &blueprint.manifest.channels;
+    let Some(channel) = channels.iter().find(|channel| channel.name == *name) else {
+        bail!("`{}` declares no channel `{}`", path.display(), one_line(name));
+    };
+    let usual = clawk_channels::ChannelConfig::default();
+    let local = blueprint.config.settings.channels.get(name).unwrap_or(&usual);
+    clawk_channels::remove_installed(channel, local, &blueprint.resolver, &blueprint.workdir)
+        .await
+        .map_err(|reason| anyhow!(reason))
 }
 
 fn pairing(what: &Pairing) -> Result<ExitCode> {
@@ -135,7 +187,7 @@ fn pairing(what: &Pairing) -> Result<ExitCode> {
             let answer = ask(which, "clawk.channels.pairing.revoke", &params)?;
             for channel in array(&answer, "channels") {
                 let channel = channel.as_str().unwrap_or_default();
-                out::line(&format!("{} is not let in by {channel} any more", harmless(id)))?;
+                out::line(&format!("{} is not let in by {channel} any more", one_line(id)))?;
             }
         }
     }
@@ -174,7 +226,7 @@ fn array<'a>(value: &'a Value, member: &str) -> &'a [Value] {
 }
 
 fn text(value: &Value, member: &str) -> String {
-    harmless(value.get(member).and_then(Value::as_str).unwrap_or_default())
+    one_line(value.get(member).and_then(Value::as_str).unwrap_or_default()).into()
 }
 
 fn list(which: &state::Which, format: Format) -> Result<ExitCode> {
@@ -239,7 +291,7 @@ fn pairings(which: &state::Which, format: Format) -> Result<()> {
         for sender in array(channel, "paired") {
             out::line(&format!(
                 "  paired   {}",
-                harmless(sender.as_str().unwrap_or_default())
+                one_line(sender.as_str().unwrap_or_default())
             ))?;
         }
         for pending in array(channel, "pending") {

@@ -118,7 +118,7 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     )?;
     let run = &report.test_run;
     if human {
-        let name = out::harmless(&format!("{} {}", report.implementation, report.version));
+        let name = out::one_line(&format!("{} {}", report.implementation, report.version));
         let level = report.conformance_level.unwrap_or("no level");
         out::line(&format!(
             "{name}: {} of {} passed, {} failed, {} skipped: {level}",
@@ -144,7 +144,7 @@ fn shown_cra(outcome: &cra::Outcome, paint: Paint) -> String {
     if let Some(error) = &outcome.error {
         line.push_str(&format!("\n     {}", out::clipped(error, 600)));
     }
-    out::harmless(&line)
+    out::block(&line).into()
 }
 
 /// Plays the vectors; exit code 1 if any fails.
@@ -169,7 +169,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     })?;
     if human {
         let version = report.version.as_deref().unwrap_or_default();
-        let name = out::harmless(&format!("{} {version}", report.implementation));
+        let name = out::one_line(&format!("{} {version}", report.implementation));
         out::line(&format!(
             "{}: {} of {} passed, {} failed",
             name.trim(),
@@ -199,5 +199,5 @@ fn shown(outcome: &conformance::Outcome, paint: Paint) -> String {
         format!("     see:      {}", outcome.clause),
     ];
     lines.extend(failure.conversation.iter().map(|line| format!("       {line}")));
-    out::harmless(&lines.join("\n"))
+    out::block(&lines.join("\n")).into()
 }

@@ -159,7 +159,7 @@ fn list(letters: &[Letter], format: Format) -> Result<ExitCode> {
             paint.bold(&letter.message.to_string()),
             clipped(text, 80)
         ))?;
-        out::line(&format!("  why: {}", out::harmless(&letter.reason)))?;
+        out::line(&format!("  why: {}", out::one_line(&letter.reason)))?;
         out::line(&paint.dim(&format!("  {} in session {}", letter.at, letter.session)))?;
     }
     Ok(ExitCode::SUCCESS)

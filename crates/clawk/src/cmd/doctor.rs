@@ -125,13 +125,13 @@ fn print(checks: &[Check]) -> Result<()> {
         out::line(&format!(
             "{mark}  {:<18} {}",
             check.id,
-            out::harmless(&check.result)
+            out::one_line(&check.result)
         ))?;
         if let Some(cure) = &check.cure {
             out::line(&format!(
                 "      {:<18} {}",
                 "",
-                paint.dim(&format!("→ {}", out::harmless(cure)))
+                paint.dim(&format!("→ {}", out::one_line(cure)))
             ))?;
         }
     }

@@ -130,14 +130,14 @@ fn show(entry: &Entry, paint: Paint) -> Result<()> {
     out::line(&format!(
         "{state} {}  {}  {}",
         paint.bold(entry.request_id.as_str()),
-        out::harmless(&entry.tool),
+        out::one_line(&entry.tool),
         paint.dim(&entry.at)
     ))?;
     if let Some(reason) = &entry.reason {
-        out::line(&format!("  {}", out::harmless(reason)))?;
+        out::line(&format!("  {}", out::one_line(reason)))?;
     }
     if let Some(by) = &entry.resolved_by {
-        out::line(&paint.dim(&format!("  found out by {}", out::harmless(by))))?;
+        out::line(&paint.dim(&format!("  found out by {}", out::one_line(by))))?;
     }
     Ok(())
 }

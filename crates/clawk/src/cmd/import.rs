@@ -107,8 +107,8 @@ fn check(manifest: &Path) -> Result<()> {
         .map(|error| {
             format!(
                 "  {}: {}",
-                out::harmless(&error.path),
-                out::harmless(&error.message)
+                out::one_line(&error.path),
+                out::one_line(&error.message)
             )
         })
         .collect();
@@ -194,14 +194,14 @@ fn tell(args: &Args, target: &Path, import: &Import) -> Result<()> {
     for left in &report.left {
         out::line(&format!(
             "  {}: {}",
-            out::harmless(&left.setting),
-            out::harmless(&left.reason)
+            out::one_line(&left.setting),
+            out::one_line(&left.reason)
         ))?;
     }
     if !report.secrets.is_empty() {
         out::line("secrets that it needs, in the environment or in $CLAW_SECRETS_DIR:")?;
         for secret in &report.secrets {
-            out::line(&format!("  {} ({})", secret.name, out::harmless(&secret.found)))?;
+            out::line(&format!("  {} ({})", secret.name, out::one_line(&secret.found)))?;
         }
     }
     out::line(&format!("next:  clawk validate {}", manifest.display()))?;

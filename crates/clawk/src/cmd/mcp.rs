@@ -14,7 +14,7 @@ use clawk_tools::oauth::{Login, Store, Way, Web, login};
 use serde_json::{Value, json};
 
 use crate::config::{Config, Outside};
-use crate::out::{self, Format, harmless};
+use crate::out::{self, Format, one_line};
 use crate::state::server::StateConfig;
 use crate::state::{Origin, Wanted};
 use crate::{compose, manifest};
@@ -197,7 +197,7 @@ impl Servers {
         for (url, state, tools, _) in facts {
             out::line(&format!(
                 "{state}  {}  {}",
-                harmless(url.as_str()),
+                one_line(url.as_str()),
                 tools.join(", ")
             ))?;
         }
@@ -245,13 +245,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 servers.resolver.env(),
             )?;
             let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-            let tell = |text: &str| out::note(&text.lines().map(harmless).collect::<Vec<_>>().join("\n"));
+            let tell = |text: &str| out::note(&out::block(text));
             let entry = compose::runtime()?.block_on(login(&web, &asked, &clock, &tell))?;
             servers.store.write(&entry)?;
             out::line(&format!(
                 "there is a token for {} now, by {}",
                 asked.server,
-                harmless(entry.issuer())
+                one_line(entry.issuer())
             ))?;
             Ok(ExitCode::SUCCESS)
         }

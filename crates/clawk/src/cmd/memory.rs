@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use held::{Found, Opened, Part, at, one, text};
 
-use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::out::{self, Format, Paint, block, clipped, one_line};
 use crate::{compose, state};
 
 /// Flags of `clawk memory`.
@@ -334,7 +334,7 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
     if found.is_empty() {
         bail!(
             "nothing is remembered as `{}` in `{}`; `clawk memory list` shows what is",
-            harmless(id),
+            one_line(id),
             dir.display()
         );
     }
@@ -346,19 +346,19 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
     let paint = Paint::stdout();
     for entry in &found {
         let about = &entry.hit.entry;
-        out::line(&paint.bold(&harmless(&about.id)))?;
+        out::line(&paint.bold(&one_line(&about.id)))?;
         out::line(&format!("  in {}", at(&entry.store, &entry.scope)))?;
         if let Some(key) = &about.key {
-            out::line(&format!("  key {}", harmless(key)))?;
+            out::line(&format!("  key {}", one_line(key)))?;
         }
         if let Some(time) = &about.timestamp {
             out::line(&format!("  {time}"))?;
         }
         out::line(&format!("  {}", said_by(entry)))?;
         if let Some(metadata) = &about.metadata {
-            out::line(&paint.dim(&format!("  {}", harmless(&metadata.to_string()))))?;
+            out::line(&paint.dim(&format!("  {}", one_line(&metadata.to_string()))))?;
         }
-        out::line(&harmless(&text(&about.content)))?;
+        out::line(&block(&text(&about.content)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -443,7 +443,7 @@ fn said_by(found: &Found) -> String {
         &mark.origin
     };
     let trust = if mark.untrusted { ", untrusted" } else { "" };
-    format!("from {}{trust}", harmless(origin))
+    format!("from {}{trust}", one_line(origin))
 }
 
 fn brief(found: &Found, paint: Paint) -> Result<()> {
@@ -451,13 +451,13 @@ fn brief(found: &Found, paint: Paint) -> Result<()> {
     let name = about
         .key
         .as_ref()
-        .map_or_else(String::new, |key| format!(" {}", harmless(key)));
+        .map_or_else(String::new, |key| format!(" {}", one_line(key)));
     let score = about
         .score
         .map_or_else(String::new, |score| format!("  {score:.2}"));
     out::line(&format!(
         "  {}{name}  {}",
-        paint.bold(&harmless(&about.id)),
+        paint.bold(&one_line(&about.id)),
         clipped(&text(&about.content), 80)
     ))?;
     let time = about.timestamp.as_deref().unwrap_or_default();

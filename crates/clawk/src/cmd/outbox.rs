@@ -14,7 +14,7 @@ use clawk_secrets::env;
 use clawk_server::{Client, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::out::{self, Format, Paint, clipped, one_line};
 use crate::{compose, state};
 
 /// Entries that are listed.
@@ -87,11 +87,11 @@ fn list(reader: &Reader, format: Format) -> Result<ExitCode> {
         out::line(&format!(
             "{state} {}  {}  {}",
             paint.bold(&row.owed.message.to_string()),
-            harmless(&place(row)),
+            one_line(&place(row)),
             clipped(text.as_deref().unwrap_or("(no text)"), 60)
         ))?;
         if let Some(reason) = row.reason.as_ref().filter(|reason| !reason.is_empty()) {
-            out::line(&format!("  {}", harmless(reason)))?;
+            out::line(&format!("  {}", one_line(reason)))?;
         }
         let next = if row.dead {
             String::new()

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::atlas;
-use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::out::{self, Format, Paint, clipped, one_line};
 use crate::refusal::Refused;
 
 /// The most bytes of a request.
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Reads a request to resolve.
 fn request(path: &Path) -> Result<Request> {
-    let name = harmless(&path.display().to_string());
+    let name = one_line(&path.display().to_string());
     let mut bytes = Vec::new();
     let read = if path.as_os_str() == "-" {
         io::stdin().lock().take(REQUEST_BYTES + 1).read_to_end(&mut bytes)

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::call::token;
 use crate::config::Config;
-use crate::out::{self, Format, Paint, harmless};
+use crate::out::{self, Format, Paint, block, one_line};
 use crate::state::server::StateConfig;
 use crate::state::{Origin, Wanted};
 use crate::{compose, manifest};
@@ -244,16 +244,17 @@ impl Shown {
     }
 
     fn hear(&mut self, method: &str, params: &Value) {
-        let text = |name: &str| harmless(params.get(name).and_then(Value::as_str).unwrap_or_default());
+        let given = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default();
+        let text = |name: &str| -> String { one_line(given(name)).into() };
         // silent-ok: with the terminal closed there is nobody to show it to
         let _shown = match (method, params.get("step").and_then(Value::as_str)) {
             (DELTA, _) if self.live => {
                 self.words = true;
                 let mut to = io::stdout().lock();
-                write!(to, "{}", text("text")).and_then(|()| to.flush())
+                write!(to, "{}", block(given("text"))).and_then(|()| to.flush())
             }
             (STEP, Some("said")) if self.live => {
-                let rest = if self.words { String::new() } else { text("text") };
+                let rest = block(if self.words { "" } else { given("text") });
                 self.words = false;
                 writeln!(io::stdout().lock(), "{rest}")
             }
@@ -278,7 +279,7 @@ fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<Str
         "finished" => Some(format!("  {}: done", text("tool"))),
         "asking" => {
             let question = params.get("question")?;
-            let of = |name: &str| harmless(question.get(name).and_then(Value::as_str).unwrap_or_default());
+            let of = |name: &str| one_line(question.get(name).and_then(Value::as_str).unwrap_or_default());
             Some(format!(
                 "  {} waits for a person: `clawk approve {}`",
                 of("tool"),
@@ -297,12 +298,12 @@ fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<Str
 fn print(told: &SendResult, shown: bool) -> Result<()> {
     for part in told.parts.iter().filter(|_| !shown) {
         if let Part::Text { text } = part {
-            out::line(&harmless(text))?;
+            out::line(&block(text))?;
         }
     }
     let line = told.record.as_ref().and_then(|record| record.get("text"));
     if let Some(line) = line.and_then(Value::as_str) {
-        let line = format!("  {}", harmless(line));
+        let line = format!("  {}", one_line(line));
         // silent-ok: with the terminal closed there is nobody to show it to
         let _shown = writeln!(io::stderr().lock(), "{}", Paint::stderr().dim(&line));
     }
@@ -312,7 +313,7 @@ fn print(told: &SendResult, shown: bool) -> Result<()> {
         (Stop::Cancelled, _) => out::note("the turn was cancelled"),
         (Stop::Budget | Stop::Stopped | Stop::Failed, reason) => out::note(&format!(
             "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
-            harmless(reason.as_deref().unwrap_or("no reason was given"))
+            one_line(reason.as_deref().unwrap_or("no reason was given"))
         )),
     }
     Ok(())

@@ -10,7 +10,7 @@ use clawk_kernel::kind;
 use clawk_kernel::ports::{Recorded, Scan, SessionRow};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::out::{self, Format, Paint, clipped, one_line};
 use crate::state;
 use crate::state::kept::{Reader, read_only};
 
@@ -163,7 +163,7 @@ impl About {
         ))?;
         let line = format!(
             "    {} · {} events · {} … {}",
-            harmless(&self.door),
+            one_line(&self.door),
             row.events,
             row.started,
             row.last

@@ -246,17 +246,17 @@ fn told(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
         out::line(&format!(
             "{} {of} {}; without them, invoking the skill is refused",
             paint.yellow("warning:"),
-            out::harmless(&lacks)
+            out::one_line(&lacks)
         ))?;
     }
     if !skill.kept.is_empty() {
         out::line(&format!(
             "kept as annotations, without effect: {}",
-            out::harmless(&skill.kept.join(", "))
+            out::one_line(&skill.kept.join(", "))
         ))?;
     }
     for note in &skill.notes {
-        out::line(&format!("note: {}", out::harmless(note)))?;
+        out::line(&format!("note: {}", out::one_line(note)))?;
     }
     out::line("add to `spec` of claw.yaml, with paths from its folder:")?;
     out::line(&format!("  skills: [ {} ]", file.display()))?;
@@ -266,7 +266,7 @@ fn told(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
     }
     out::line("add to clawk.toml:")?;
     for line in skill.config.trim_end().lines() {
-        out::line(&format!("  {}", out::harmless(line)))?;
+        out::line(&format!("  {}", out::one_line(line)))?;
     }
     Ok(())
 }
@@ -317,8 +317,8 @@ fn list(manifest: &Manifest, format: Format) -> Result<ExitCode> {
         let description = skill.description.trim().lines().next().unwrap_or_default();
         out::line(&format!(
             "{}  {}",
-            paint.bold(&out::harmless(&skill.name)),
-            out::harmless(description)
+            paint.bold(&out::one_line(&skill.name)),
+            out::one_line(description)
         ))?;
         out::line(&paint.dim(&format!("  tools: {}", needed(skill).join(", "))))?;
         let lacks = lacks(manifest, skill);
@@ -352,10 +352,10 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
     let paint = Paint::stdout();
     out::line(&format!(
         "{} (a model calls `skill-{}`)",
-        paint.bold(&out::harmless(name)),
+        paint.bold(&out::one_line(name)),
         skill.name
     ))?;
-    out::line(&out::harmless(skill.description.trim()))?;
+    out::line(&out::block(skill.description.trim()))?;
     out::line(&format!("tools: {}", needed(skill).join(", ")))?;
     let lacks = lacks(manifest, skill);
     if !lacks.is_empty() {
@@ -375,7 +375,7 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         serde_json::to_string(&skill.estimates)?
     ))?;
     if let Some(model) = &skill.world_model_ref {
-        out::line(&format!("world model: {}", out::harmless(model)))?;
+        out::line(&format!("world model: {}", out::one_line(model)))?;
     }
     for (what, schema) in [("input", &skill.input_schema), ("output", &skill.output_schema)] {
         if let Some(schema) = schema {
@@ -383,7 +383,7 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         }
     }
     out::line(&paint.dim("instructions, which the model reads when it calls it:"))?;
-    out::line(&out::harmless(skill.instruction.trim()))?;
+    out::line(&out::block(skill.instruction.trim()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -451,9 +451,9 @@ fn test(
                 } else {
                     paint.red("fails")
                 };
-                out::line(&format!("{word} {}", out::harmless(&skill.name)))?;
+                out::line(&format!("{word} {}", out::one_line(&skill.name)))?;
                 for fault in faults {
-                    out::line(&format!("      {}", out::harmless(fault)))?;
+                    out::line(&format!("      {}", out::one_line(fault)))?;
                 }
             }
         }

@@ -152,7 +152,7 @@ fn human(info: &StateInfo) -> Result<()> {
     for host in &info.hosts {
         out::line(&format!(
             "host   {}  process {}, seen {} ms ago",
-            out::harmless(&host.host),
+            out::one_line(&host.host),
             host.pid,
             host.seen_ms
         ))?;
@@ -165,8 +165,8 @@ fn human(info: &StateInfo) -> Result<()> {
         };
         out::line(&format!(
             "lease  {}  host {}, epoch {}, {until}",
-            out::harmless(&lease.session),
-            out::harmless(&lease.host),
+            out::one_line(&lease.session),
+            out::one_line(&lease.host),
             lease.epoch
         ))?;
     }

@@ -158,13 +158,13 @@ fn show(answer: &Value) -> Result<()> {
         out::line("nothing is stopped")?;
     }
     for stop in stops {
-        let text = |member: &str| out::harmless(stop.get(member).and_then(Value::as_str).unwrap_or_default());
+        let text = |member: &str| out::one_line(stop.get(member).and_then(Value::as_str).unwrap_or_default());
         let what = match text("session") {
             session if session.is_empty() => "the agent".to_owned(),
             session => format!("session {session}"),
         };
         let reason = match text("reason") {
-            reason if reason.is_empty() => reason,
+            reason if reason.is_empty() => String::new(),
             reason => format!(": {reason}"),
         };
         let line = format!(

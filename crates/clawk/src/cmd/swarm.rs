@@ -247,7 +247,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
                 }
                 Ok(question) = questions.recv() => out::note(&format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",
-                    out::harmless(&question.tool), question.request_id
+                    out::one_line(&question.tool), question.request_id
                 )),
                 _ = tokio::signal::ctrl_c() => {
                     agent.close("clawk swarm run was interrupted").await;
@@ -369,7 +369,7 @@ fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
     let paint = Paint::stdout();
     out::line(&format!(
         "{}  {}",
-        paint.bold(&out::harmless(&view.swarm)),
+        paint.bold(&out::one_line(&view.swarm)),
         paint.dim(&format!(
             "{}, {} running, {} waiting",
             view.topology, view.running, view.waiting
@@ -383,9 +383,9 @@ fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
         };
         out::line(&format!(
             "  {}  {} ({}){}{circuit}, {} done, {} failed",
-            out::harmless(&member.member),
+            out::one_line(&member.member),
             member.status,
-            out::harmless(&member.role),
+            out::one_line(&member.role),
             if binding.is_here() {
                 String::new()
             } else {
@@ -452,7 +452,7 @@ fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
 
 /// One edge, for people.
 fn told(edge: &Edge) -> std::io::Result<()> {
-    let (from, to) = (out::harmless(&edge.from), out::harmless(&edge.to));
+    let (from, to) = (out::one_line(&edge.from), out::one_line(&edge.to));
     // The run itself gives the head its task.
     if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
         return out::line(&format!("the task goes to {to}"));

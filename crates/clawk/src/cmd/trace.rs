@@ -305,7 +305,7 @@ impl Lines {
                 .timestamp
                 .split('T')
                 .next()
-                .map(crate::out::harmless)
+                .map(crate::out::one_line)
                 .unwrap_or_default();
             writeln!(
                 out,

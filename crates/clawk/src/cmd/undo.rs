@@ -182,14 +182,14 @@ fn show(
         };
         out::line(&format!(
             "{word}  {}",
-            out::harmless(&step.path.to_string_lossy())
+            out::one_line(&step.path.to_string_lossy())
         ))?;
     }
     for call in kept.iter().filter(|call| !call.alone && !call.changes.is_empty()) {
         out::line(&format!(
             "{} `{}` ({}) ran beside another call: what both changed in the same folders is counted as its own",
             paint.yellow("note:"),
-            out::harmless(&call.tool),
+            out::one_line(&call.tool),
             call.request_id
         ))?;
     }
@@ -198,7 +198,7 @@ fn show(
         out::line(&format!(
             "{} `{}` ({id}, event {}): nothing is kept of it",
             paint.yellow("can't be undone:"),
-            out::harmless(&call.tool),
+            out::one_line(&call.tool),
             call.sequence
         ))?;
     }
@@ -206,8 +206,8 @@ fn show(
         out::line(&format!(
             "{} {}: {}",
             paint.red("failed:"),
-            out::harmless(&path.to_string_lossy()),
-            out::harmless(why)
+            out::one_line(&path.to_string_lossy()),
+            out::one_line(why)
         ))?;
     }
     match (yes, back.steps.is_empty()) {
@@ -226,7 +226,7 @@ fn show_conflicts(back: &Back, paint: Paint) -> Result<()> {
         out::line(&format!(
             "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
             paint.yellow("note:"),
-            out::harmless(&path.to_string_lossy())
+            out::one_line(&path.to_string_lossy())
         ))?;
     }
     for found in &back.conflicts {
@@ -238,9 +238,9 @@ fn show_conflicts(back: &Back, paint: Paint) -> Result<()> {
         out::line(&format!(
             "{} `{}`{}: {}",
             paint.yellow("not put back:"),
-            out::harmless(&found.tool),
-            out::harmless(&place),
-            out::harmless(&found.why)
+            out::one_line(&found.tool),
+            out::one_line(&place),
+            out::one_line(&found.why)
         ))?;
     }
     Ok(())

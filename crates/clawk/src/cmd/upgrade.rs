@@ -250,7 +250,7 @@ fn people(found: &Found, live: Option<(&apply::Applied, &apply::Live)>) -> Resul
         out::line(&format!(
             "  session {} was not replayed: {}",
             one.session_id,
-            out::harmless(&one.reason)
+            out::one_line(&one.reason)
         ))?;
     }
     if found.prompts_differ > 0 {

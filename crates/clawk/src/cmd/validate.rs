@@ -162,7 +162,7 @@ fn people(loaded: &Loaded, file: &Path) -> Result<()> {
     if !loaded.diagnostics.is_empty() {
         out::line(&render(&loaded.diagnostics, &loaded.sources, paint.is_on()))?;
     }
-    let name = out::harmless(&file.display().to_string());
+    let name = out::one_line(&file.display().to_string());
     if !loaded.is_valid() {
         return Ok(out::line(&format!("{name} is not valid"))?);
     }
@@ -182,7 +182,7 @@ fn people(loaded: &Loaded, file: &Path) -> Result<()> {
         .iter()
         .chain((!able.is_empty()).then_some(&able))
     {
-        out::line(&paint.dim(&out::harmless(text)))?;
+        out::line(&paint.dim(&out::block(text)))?;
     }
     if let Some(missing) = report.missing_for_next {
         let text = format!("for {} it needs {}", missing.level, missing.primitives.join(", "));

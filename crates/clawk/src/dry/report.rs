@@ -281,8 +281,8 @@ impl Report {
             out::line(&format!(
                 "{:>3}. {outcome} {}  {}",
                 step.number,
-                paint.bold(&out::harmless(&step.tool)),
-                paint.dim(&out::harmless(&verdict))
+                paint.bold(&out::one_line(&step.tool)),
+                paint.dim(&out::one_line(&verdict))
             ))?;
             if let Some(why) = &step.asks {
                 let cost = step
@@ -292,16 +292,16 @@ impl Report {
                     .unwrap_or_default();
                 out::line(&format!(
                     "     a person is asked: {}{}",
-                    out::harmless(why),
-                    out::harmless(&cost)
+                    out::one_line(why),
+                    out::one_line(&cost)
                 ))?;
             }
             for line in &step.prediction {
-                out::line(&format!("     {}", out::harmless(line)))?;
+                out::line(&format!("     {}", out::one_line(line)))?;
             }
         }
         if let Some(why) = &self.reason {
-            out::line(&format!("the turn {}: {}", self.end, out::harmless(why)))?;
+            out::line(&format!("the turn {}: {}", self.end, out::one_line(why)))?;
         }
         out::line(&format!("models used {} tokens", self.tokens))?;
         Ok(())

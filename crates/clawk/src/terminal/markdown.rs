@@ -3,7 +3,7 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthStr;
 
-use crate::out::{Paint, harmless};
+use crate::out::{Paint, block};
 
 /// Takes text in pieces, gives back what can be shown.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Stream {
 
     /// Adds a piece; returns what became complete.
     pub(crate) fn push(&mut self, piece: &str) -> String {
-        self.pending.push_str(&harmless(piece));
+        self.pending.push_str(&block(piece));
         let mut shown = String::new();
         while let Some(end) = self.complete() {
             let rest = self.pending.split_off(end);

@@ -8,7 +8,7 @@ use clawk_kernel::{Notice, Plan, Question, TurnEnd};
 use serde_json::{Map, Value};
 
 use super::{columns, markdown};
-use crate::out::{self, Paint, clipped, harmless};
+use crate::out::{self, Paint, block, clipped, one_line};
 
 const SUMMARY_LINES: usize = 4;
 
@@ -114,16 +114,16 @@ impl Show {
                     .is_some_and(|judged| judged.failed.is_some());
                 if shown.contradicts() || shown.done.is_empty() || unjudged {
                     self.break_off()?;
-                    self.line(&format!("  {}", self.paint.dim(&harmless(line))));
+                    self.line(&format!("  {}", self.paint.dim(&one_line(line))));
                 }
             }
             Notice::Warned(text) => {
                 self.break_off()?;
-                self.line(&format!("  {} {}", self.paint.yellow("warning:"), harmless(text)));
+                self.line(&format!("  {} {}", self.paint.yellow("warning:"), one_line(text)));
             }
             Notice::Unreachable(text) => {
                 self.break_off()?;
-                self.line(&format!("  {} {}", self.paint.yellow("model:"), harmless(text)));
+                self.line(&format!("  {} {}", self.paint.yellow("model:"), one_line(text)));
             }
             Notice::CallFinished {
                 tool,
@@ -156,7 +156,7 @@ impl Show {
         let arguments = clipped(&arguments_text(arguments), width);
         self.line(&format!(
             "  → {} {}",
-            self.paint.cyan(tool),
+            self.paint.cyan(&one_line(tool)),
             self.paint.dim(&arguments)
         ));
         self.line(&format!("    {verdict}"));
@@ -188,7 +188,7 @@ impl Show {
             TurnEnd::Answered => {}
             TurnEnd::Cancelled => self.line(&self.paint.yellow("  turn cancelled")),
             TurnEnd::Failed(why) => {
-                self.line(&format!("{} {}", self.paint.red("  turn failed:"), harmless(why)));
+                self.line(&format!("{} {}", self.paint.red("  turn failed:"), one_line(why)));
             }
         }
     }
@@ -230,10 +230,11 @@ impl Show {
             level => format!(" · sandbox {level}"),
         };
         self.line(&format!(
-            "  {mark} {tool} {}",
+            "  {mark} {} {}",
+            one_line(tool),
             self.paint.dim(&format!("{duration_ms} ms{level}"))
         ));
-        let clean = harmless(summary);
+        let clean = block(summary);
         let lines: Vec<&str> = clean.lines().filter(|line| !line.trim().is_empty()).collect();
         for line in lines.iter().take(SUMMARY_LINES) {
             self.line(&format!(
@@ -323,9 +324,9 @@ impl Show {
 
     /// Shows why it is asked.
     pub(crate) fn why(&self, question: &Question) {
-        self.line(&format!("    {}", harmless(&question.reason)));
+        self.line(&format!("    {}", one_line(&question.reason)));
         for line in &question.explanation {
-            self.line(&format!("    {}", self.paint.dim(&harmless(line))));
+            self.line(&format!("    {}", self.paint.dim(&one_line(line))));
         }
         let lapses = format!(
             "    unanswered, it lapses at {} and counts as `{}`",
@@ -360,7 +361,7 @@ impl Show {
     fn said(&mut self, text: &str) -> io::Result<()> {
         self.stop_waiting();
         let Some(streaming) = &mut self.streaming else {
-            return out::line(&harmless(text));
+            return out::line(&block(text));
         };
         // Pieces may have been dropped; the whole text has them all.
         let missing = text.strip_prefix(streaming.seen.as_str());

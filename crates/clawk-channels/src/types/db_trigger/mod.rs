@@ -5,11 +5,12 @@
 mod postgres;
 mod sqlite;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, DbEvent};
+use clawk_secrets::Resolver;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -62,8 +63,16 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-impl DbTrigger {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl Database {
+    /// The database that a channel names.
+    fn of(
+        channel: &Channel,
+        config: &ChannelConfig,
+        secrets: &Resolver,
+        workdir: Option<&Path>,
+    ) -> Result<Self, String> {
+        #[cfg(not(feature = "postgres"))]
+        let _of_postgres = secrets;
         let url = config.url.as_deref().ok_or(
             "`url` is missing in clawk.toml: the database (examples: `sqlite:orders.db`, `postgres://clawk@localhost/shop`)",
         )?;
@@ -73,35 +82,66 @@ impl DbTrigger {
             .filter(|events| !events.is_empty())
             .unwrap_or_else(|| vec![DbEvent::Insert, DbEvent::Update, DbEvent::Delete]);
         let own = format!("clawk_{}", channel.name.replace('-', "_"));
-        let database = if let Some(path) = url.strip_prefix("sqlite:") {
+        if let Some(path) = url.strip_prefix("sqlite:") {
             if path.is_empty() {
                 return Err("`url` names no file; write `url = \"sqlite:PATH\"`".to_owned());
             }
-            let path = match &parts.workdir {
+            let path = match workdir {
                 Some(workdir) => workdir.join(path),
                 None => PathBuf::from(path),
             };
-            Database::Sqlite(sqlite::Sqlite::new(sqlite::Place {
+            Ok(Self::Sqlite(sqlite::Sqlite::new(sqlite::Place {
                 path,
                 table: table.strip_prefix("main.").unwrap_or(&table).to_owned(),
                 events,
                 own,
-            }))
+            })))
         } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             #[cfg(feature = "postgres")]
             {
                 let place = postgres::Place::new(&table, &events, &own)?;
-                Database::Postgres(Box::new(postgres::Postgres::new(url, channel, parts, place)?))
+                Ok(Self::Postgres(Box::new(postgres::Postgres::new(
+                    url, channel, secrets, place,
+                )?)))
             }
             #[cfg(not(feature = "postgres"))]
-            return Err(super::left_out(channel, "postgres"));
+            Err(super::left_out(channel, "postgres"))
         } else {
-            return Err("`url` is `sqlite:PATH` or `postgres://USER@HOST/DATABASE`".to_owned());
-        };
+            Err("`url` is `sqlite:PATH` or `postgres://USER@HOST/DATABASE`".to_owned())
+        }
+    }
+
+    /// Takes away our trigger and table.
+    async fn remove(&self) -> Result<Vec<String>, String> {
+        match self {
+            Self::Sqlite(database) => database.remove().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(database) => database.remove().await,
+        }
+    }
+}
+
+/// Takes away what a `db-trigger` installed, for an agent that does not run.
+///
+/// # Errors
+/// The database can't be named, or does not let go of it.
+pub(crate) async fn remove(
+    channel: &Channel,
+    config: &ChannelConfig,
+    secrets: &Resolver,
+    workdir: &Path,
+) -> Result<Vec<String>, String> {
+    Database::of(channel, config, secrets, Some(workdir))?
+        .remove()
+        .await
+}
+
+impl DbTrigger {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
         let dead = parts.folder.join(format!("{}.dead", channel.name));
         Ok(Self {
-            database,
-            table,
+            database: Database::of(channel, config, &parts.secrets, parts.workdir.as_deref())?,
+            table: required(channel, "table", |trigger| trigger.table.as_deref())?,
             runs: Runs::new(channel, config, dead),
         })
     }
@@ -196,12 +236,6 @@ impl Adapter for DbTrigger {
     }
 
     fn remove<'a>(&'a self) -> Later<'a, Result<Vec<String>, String>> {
-        Box::pin(async move {
-            match &self.database {
-                Database::Sqlite(database) => database.remove().await,
-                #[cfg(feature = "postgres")]
-                Database::Postgres(database) => database.remove().await,
-            }
-        })
+        Box::pin(self.database.remove())
     }
 }

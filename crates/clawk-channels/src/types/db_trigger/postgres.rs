@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clawk_egress::{Stream, Url};
 use clawk_manifest::model::{Channel, DbEvent};
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{Env, Resolver, Secret};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio_postgres::config::SslMode;
@@ -17,8 +17,7 @@ use super::{Change, DbTrigger, MAX_CHARS, quoted};
 use crate::adapter::Ended;
 use crate::api::shown;
 use crate::inlet::Inlet;
-use crate::service::Parts;
-use crate::types::secret;
+use crate::types::secret_of;
 
 /// How long connecting may take, milliseconds, and one statement.
 const CONNECT_MS: u64 = 10_000;
@@ -144,7 +143,12 @@ fn ended(error: &tokio_postgres::Error) -> Ended {
 }
 
 impl Postgres {
-    pub(super) fn new(url: &str, channel: &Channel, parts: &Parts, place: Place) -> Result<Self, String> {
+    pub(super) fn new(
+        url: &str,
+        channel: &Channel,
+        secrets: &Resolver,
+        place: Place,
+    ) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("`url` is not a valid address: {error}"))?;
         if url.password().is_some() {
             return Err("`url` holds a password; name it by `auth.secret_ref`".to_owned());
@@ -168,8 +172,8 @@ impl Postgres {
             };
         }
         Ok(Self {
-            password: Some(secret(channel, parts)?),
-            env: parts.secrets.env().clone(),
+            password: Some(secret_of(channel, secrets)?),
+            env: secrets.env().clone(),
             url,
             plain,
             place,

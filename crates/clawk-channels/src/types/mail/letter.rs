@@ -1,10 +1,13 @@
 //! A mail, read: who wrote it, which thread it is of, what it says, which files are beside it, and whether a machine wrote it. Pure.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use mail_parser::{Address, HeaderValue, Message, MessageParser, MimeHeaders as _};
+use mail_parser::{Address, HeaderValue, Message, MessageParser, MimeHeaders as _, PartType};
 use sha2::{Digest as _, Sha256};
 
-use super::vouched::vouched;
+use super::visible_html::visible_text;
+use super::vouched::{raw_headers, vouched};
 use crate::adapter::{Attachment, Content};
 use crate::genuine::hex;
 
@@ -100,10 +103,7 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> Read {
         .filter(|(n, _)| *n < MAX_REFERENCES || *n >= last)
         .map(|(_, id)| id)
         .collect();
-    let results: Vec<String> = mail
-        .header_values("Authentication-Results")
-        .filter_map(|value| value.as_text().map(str::to_owned))
-        .collect();
+    let results = raw_headers(raw, "Authentication-Results");
     Read::Letter(Box::new(Letter {
         vouched: authserv_id.is_some_and(|server| vouched(&results, server, &from.0)),
         id,
@@ -286,9 +286,16 @@ fn bounce(mail: &Message<'_>) -> Option<Read> {
     })
 }
 
-/// What it says: plain text, else its HTML as text, then what was quoted is marked.
+/// What it says: plain text, else what a person sees of its HTML. What was quoted or hidden is named, and left out.
 fn text(mail: &Message<'_>) -> String {
-    let body = mail.body_text(0).unwrap_or_default();
+    let shown = match mail.text_part(0).map(|part| &part.body) {
+        Some(PartType::Html(html)) => Some(visible_text(html)),
+        Some(_) | None => None,
+    };
+    let (body, hid) = match shown {
+        Some((text, hid)) => (Cow::Owned(text), hid),
+        None => (mail.body_text(0).unwrap_or_default(), false),
+    };
     let mut lines = Vec::new();
     let mut quoted = 0_usize;
     for line in body.lines() {
@@ -301,6 +308,9 @@ fn text(mail: &Message<'_>) -> String {
     let mut said = lines.join("\n").trim().to_owned();
     if quoted > 0 {
         said.push_str(&format!("\n[{quoted} quoted lines of earlier mail are left out]"));
+    }
+    if hid {
+        said.push_str("\n[hidden parts of the mail are left out]");
     }
     said
 }

@@ -5,7 +5,9 @@ mod forwarded;
 mod imap;
 mod letter;
 mod post;
+mod results;
 mod threads;
+mod visible_html;
 mod vouched;
 mod wire;
 
@@ -24,7 +26,7 @@ use self::imap::{Found, Mailbox, Position, Server};
 use self::letter::{Letter, Read, is_address, read};
 use self::threads::{Thread, Threads};
 use super::secret;
-use crate::adapter::{Abilities, Adapter, Carries, Ended, Incoming, Markup, Out, Unit};
+use crate::adapter::{Abilities, Adapter, Carries, Ended, Incoming, Markup, MessageFrame, Out, Unit};
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
 use crate::runs::{Begun, Event, Runs};
@@ -369,6 +371,22 @@ impl Adapter for Email {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(self.post(out))
+    }
+
+    fn frame(&self) -> MessageFrame {
+        MessageFrame {
+            mail: true,
+            ..MessageFrame::default()
+        }
+    }
+
+    fn is_same_place(&self, asked: &str, answered: &str) -> bool {
+        // A question to an address begins a thread, in which that address answers.
+        let by_address = |address: &str| !asked.contains(' ') && asked.eq_ignore_ascii_case(address);
+        asked == answered
+            || answered
+                .split_once(' ')
+                .is_some_and(|(_, address)| by_address(address))
     }
 }
 

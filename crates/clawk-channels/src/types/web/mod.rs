@@ -35,8 +35,8 @@ use self::seats::{Seats, SignedIn};
 use self::sound::Sound;
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Decision, Ended, Hook, HookReply, Incoming,
-    Markup, Out, Press, Served, Unit,
+    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Decision, Ended, Hook, HookReply,
+    Incoming, Markup, Out, Press, Served, Unit,
 };
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
@@ -539,6 +539,7 @@ impl Adapter for Web {
     fn abilities(&self) -> Abilities {
         Abilities {
             markup: Markup::Html,
+            code: CodeBlock::Element,
             // The same id is the same entry.
             idempotent: true,
             buttons: true,

@@ -29,6 +29,21 @@ struct Guild {
     threads: Mutex<Vec<(String, String, String)>>,
     /// The bot may not make threads.
     no_threads: std::sync::atomic::AtomicBool,
+    /// What becomes of a resume.
+    resuming: Mutex<Resuming>,
+    /// How often a session was begun, and how often one was to be gone on with.
+    identified: std::sync::atomic::AtomicUsize,
+    resumed: std::sync::atomic::AtomicUsize,
+}
+
+/// What becomes of a resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resuming {
+    Works,
+    /// The session lapsed.
+    Refused,
+    /// The session may be resumed, says the gateway each time, and it can't.
+    Later,
 }
 
 impl Guild {
@@ -52,6 +67,9 @@ pub(crate) async fn start() -> Platform {
         messages: Mutex::default(),
         threads: Mutex::default(),
         no_threads: std::sync::atomic::AtomicBool::new(false),
+        resuming: Mutex::new(Resuming::Works),
+        identified: std::sync::atomic::AtomicUsize::new(0),
+        resumed: std::sync::atomic::AtomicUsize::new(0),
     });
     let router = Router::new()
         .route("/ws/", axum::routing::get(socket))
@@ -139,6 +157,18 @@ async fn call(
                 axum::Json(json!({"id": id, "type": 11, "parent_id": channel})),
             )
                 .into_response()
+        }
+        (&Method::POST, ["users", "@me", "channels"]) => {
+            kept.only("direct", &params, &["recipient_id"]);
+            let person: u32 = params["recipient_id"].as_str().unwrap().parse().unwrap();
+            if !(100..200).contains(&person) {
+                return wrong(400, 50_033, "Invalid Recipient(s)");
+            }
+            axum::Json(json!({"id": (9000 + person - 101).to_string(), "type": 1})).into_response()
+        }
+        // A person's id is no channel.
+        (_, ["channels", channel, "messages", ..]) if channel.len() == 3 && channel.starts_with('1') => {
+            wrong(404, 10003, "Unknown Channel")
         }
         (_, ["channels", channel, "messages" | "typing", ..]) if !guild.exists(channel) => {
             kept.fault(format!("10003: {channel}"));
@@ -302,6 +332,18 @@ async fn talk(guild: Shared<Guild>, mut socket: WebSocket) {
         guild.kept.fault("4004");
         return;
     }
+    if first["op"] == 6 {
+        guild.resumed.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let resuming = *guild.resuming.lock().unwrap();
+        if resuming != Resuming::Works {
+            let invalid = json!({"op": 9, "d": resuming == Resuming::Later, "s": null, "t": null});
+            let _ = socket.send(Message::text(invalid.to_string())).await;
+            let _ = socket.recv().await;
+            return;
+        }
+    } else {
+        guild.identified.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
     let mut at = match first["op"].as_u64() {
         Some(6) => first["d"]["seq"].as_u64().unwrap(),
         _ => {
@@ -353,6 +395,19 @@ async fn talk(guild: Shared<Guild>, mut socket: WebSocket) {
 }
 
 impl Platform {
+    pub(crate) fn resuming(&self, now: Resuming) {
+        *self.guild.resuming.lock().unwrap() = now;
+    }
+
+    /// Sessions that were begun, and resumes.
+    pub(crate) fn sessions(&self) -> (usize, usize) {
+        use std::sync::atomic::Ordering::SeqCst;
+        (
+            self.guild.identified.load(SeqCst),
+            self.guild.resumed.load(SeqCst),
+        )
+    }
+
     pub(crate) fn refuses_threads(&self) {
         self.guild
             .no_threads

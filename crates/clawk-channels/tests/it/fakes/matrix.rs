@@ -116,6 +116,12 @@ async fn call(
         (&Method::GET, ["account", "whoami"]) => {
             axum::Json(json!({"user_id": ME, "device_id": "D"})).into_response()
         }
+        (&Method::GET, ["profile", user, "displayname"]) => {
+            if *user != ME {
+                kept.fault(format!("whose name? {user}"));
+            }
+            axum::Json(json!({"displayname": "Helper Bot"})).into_response()
+        }
         (&Method::GET, ["sync"]) => sync(&server, &query).await,
         (&Method::PUT, ["rooms", room, "send", "m.room.message", txn]) => send(&server, room, txn, &params),
         (&Method::GET, ["rooms", room, "joined_members"]) => {

@@ -27,6 +27,8 @@ struct Bot {
     came: Notify,
     /// Updates are numbered as they come.
     numbered: std::sync::atomic::AtomicU32,
+    /// How long each poll may be held open, seconds.
+    polls: std::sync::Mutex<Vec<u64>>,
 }
 
 pub(crate) struct Platform {
@@ -199,6 +201,10 @@ async fn updates(bot: &Bot, params: &Value) -> Response {
         params,
         &["offset", "limit", "timeout", "allowed_updates"],
     );
+    bot.polls
+        .lock()
+        .unwrap()
+        .push(params["timeout"].as_u64().unwrap_or(0));
     let offset = params["offset"].as_i64();
     if offset.is_some_and(|offset| offset < 0) {
         bot.kept.fault("getUpdates: a negative offset forgets updates");
@@ -235,6 +241,17 @@ fn send(bot: &Bot, method: &str, params: &Value) -> Response {
             "message_id",
         ],
     );
+    if method == "editMessageText" {
+        let known = [
+            "chat_id",
+            "text",
+            "parse_mode",
+            "reply_markup",
+            "link_preview_options",
+            "message_id",
+        ];
+        kept.only(method, params, &known);
+    }
     if kept.takes(Trouble::TooMany) {
         let body = json!({"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 1",
             "parameters": {"retry_after": 1}});
@@ -287,6 +304,10 @@ fn send(bot: &Bot, method: &str, params: &Value) -> Response {
 }
 
 impl Platform {
+    pub(crate) fn polls(&self) -> Vec<u64> {
+        self.bot.polls.lock().unwrap().clone()
+    }
+
     async fn bring(&self, mut update: Value) {
         update["update_id"] = json!(5000 + self.bot.numbered.fetch_add(1, Ordering::SeqCst));
         if !self.bot.hooked {

@@ -39,13 +39,13 @@ pub(super) fn list(args: &ListArgs) -> Result<ExitCode> {
 }
 
 fn text(row: &Value, member: &str) -> String {
-    out::harmless(row.get(member).and_then(Value::as_str).unwrap_or_default())
+    out::one_line(row.get(member).and_then(Value::as_str).unwrap_or_default()).into()
 }
 
 fn grant(row: &Value) -> Result<()> {
     let paint = Paint::stdout();
     let covers = match row.get("folder").and_then(Value::as_str) {
-        Some(folder) => format!("any path in {}", out::harmless(folder)),
+        Some(folder) => format!("any path in {}", out::one_line(folder)),
         None => format!("exactly: {}", text(row, "shown")),
     };
     out::line(&format!(

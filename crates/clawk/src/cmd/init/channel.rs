@@ -95,7 +95,7 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
     let manifest = manifest(kind, &needs, &reference, &taken, admin.as_deref());
     let declared: Channel = serde_json::from_value(manifest.clone())?;
     if let Some(fault) = config.faults(&declared).first() {
-        bail!("nothing was written: {}", out::harmless(fault));
+        bail!("nothing was written: {}", out::block(fault));
     }
     let mut variables = vec![reference];
     variables.retain(|name| name != NO_SECRET);
@@ -359,15 +359,15 @@ fn looked(
     let clock = SystemClock::default();
     let found = compose::runtime()?.block_on(check(&[(channel, config)], &resolver, clock.now(), ""));
     for (_, finding) in &found {
-        out::line(&format!("{}: {}", finding.code, out::harmless(&finding.result)))?;
+        out::line(&format!("{}: {}", finding.code, out::one_line(&finding.result)))?;
         if finding.grade == Grade::Warn {
-            out::line(&format!("  → {}", out::harmless(&finding.cure)))?;
+            out::line(&format!("  → {}", out::one_line(&finding.cure)))?;
         }
     }
     if let Some((_, bad)) = found.iter().find(|(_, finding)| finding.grade == Grade::Fail) {
         bail!(
             "nothing was written: {} (cure: {}; or `--no-check`)",
-            out::harmless(&bad.result),
+            out::one_line(&bad.result),
             bad.cure
         );
     }

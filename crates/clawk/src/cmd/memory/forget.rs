@@ -15,7 +15,7 @@ use super::PartArgs;
 use super::copies::{are_in, find, texts};
 use super::held::{Found, Opened, Part, at};
 use crate::compose::{self, UNDO};
-use crate::out::{self, Format, harmless};
+use crate::out::{self, Format, one_line};
 use crate::state::kept::{self, Erase, MAX_FORGOTTEN, Reader, Remembered, StateDir};
 
 /// Longest reason, bytes.
@@ -59,7 +59,7 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
         out::json(&json!({ "copies": copies, "forgotten": ids, "originals": originals, "reason": reason }))?;
     } else {
         for id in &ids {
-            out::line(&format!("{} is forgotten", harmless(id)))?;
+            out::line(&format!("{} is forgotten", one_line(id)))?;
         }
         out::line(&format!(
             "{copies} contents of the trace that held the same text are erased; the chain stays valid, and says that something was \
@@ -85,7 +85,7 @@ fn meant(reader: &Reader, parts: &[Part], ids: &[String]) -> Result<Vec<Found>> 
         match found.as_slice() {
             [] => bail!(
                 "nothing is remembered as `{}`; nothing is forgotten",
-                harmless(id)
+                one_line(id)
             ),
             [one] if gone.iter().any(|known| is_same(known, one)) => {}
             [one] => gone.push(one.clone()),
@@ -93,7 +93,7 @@ fn meant(reader: &Reader, parts: &[Part], ids: &[String]) -> Result<Vec<Found>> 
                 let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
                 bail!(
                     "`{}` is in {}; say which by `--store` and `--scope`, or by its id; nothing is forgotten",
-                    harmless(id),
+                    one_line(id),
                     places.join(", ")
                 );
             }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::PartArgs;
 use super::server::{OnServer, dir_of, elsewhere, hint};
 use crate::compose::Blueprint;
-use crate::out::{self, harmless};
+use crate::out::{self, one_line};
 use crate::state::kept::{self, MemoryPart, Options, Reader, Remembered, StateDir, StateError};
 
 /// Entries read at once.
@@ -257,7 +257,7 @@ fn place(part: &Part) -> String {
 
 pub(super) fn at(store: &str, scope: &str) -> String {
     let scope = if scope.is_empty() { "everybody" } else { scope };
-    format!("`{}` of {}", harmless(store), harmless(scope))
+    format!("`{}` of {}", one_line(store), one_line(scope))
 }
 
 /// An entry as JSON.

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::compose::{self, Blueprint, UNDO};
 use crate::config::Config;
-use crate::out::{self, Format, harmless};
+use crate::out::{self, Format, one_line};
 use crate::state::Which;
 use crate::state::kept::{self, Keys, Options, Reader, StateDir, StateError};
 
@@ -39,7 +39,7 @@ pub(super) fn run(
     let old = kept::key(from).context("the old key is not found")?;
     let new = kept::key(to).context("the new key is not found")?;
     if old == new {
-        bail!("`{}` and `{}` name the same key", harmless(from), harmless(to));
+        bail!("`{}` and `{}` name the same key", one_line(from), one_line(to));
     }
     let vault = Vault::new(new).with_older(old);
     let keys = Keys {
@@ -77,7 +77,7 @@ pub(super) fn run(
         out::line(&format!(
             "everything that is encrypted is sealed with `{0}` now; write `[memory] encryption_key = \"{0}\"`, and keep the old key as \
              long as you keep backups",
-            harmless(to)
+            one_line(to)
         ))?;
     }
     Ok(ExitCode::SUCCESS)

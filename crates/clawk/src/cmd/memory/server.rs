@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::compose::{self, Blueprint};
 use crate::config::Config;
-use crate::out::harmless;
+use crate::out::one_line;
 use crate::state::kept::Reader;
 use crate::trust;
 
@@ -223,7 +223,7 @@ pub(super) fn elsewhere(reader: &Reader) -> Result<Vec<(String, &'static str)>> 
 pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
     let names: Vec<String> = elsewhere
         .iter()
-        .map(|(name, backend)| format!("`{}` ({backend})", harmless(name)))
+        .map(|(name, backend)| format!("`{}` ({backend})", one_line(name)))
         .collect();
     format!(
         "the agent has stores on servers: {}; name its manifest by `--claw FILE` to reach them",

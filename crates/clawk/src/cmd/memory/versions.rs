@@ -9,7 +9,7 @@ use clawk_kernel::ports::Scan;
 use clawk_trace::chain::digest_of;
 use serde_json::{Map, Value, json};
 
-use crate::out::{self, Format, Paint, harmless};
+use crate::out::{self, Format, Paint, block, one_line};
 use crate::state;
 use crate::state::kept::read_only;
 
@@ -43,7 +43,7 @@ pub(super) fn run(
     if versions.is_empty() {
         bail!(
             "`{}` has no versions; the agent's tool `context-write` keeps one for each change",
-            harmless(&file.display().to_string())
+            one_line(&file.display().to_string())
         );
     }
     if let Some(number) = show {
@@ -51,7 +51,7 @@ pub(super) fn run(
             .get(number.wrapping_sub(1))
             .with_context(|| format!("there are {} versions", versions.len()))?;
         let bytes = version.bytes.as_ref().context("what it said is erased")?;
-        out::piece(&harmless(&String::from_utf8_lossy(bytes)))?;
+        out::piece(&block(&String::from_utf8_lossy(bytes)))?;
         return Ok(ExitCode::SUCCESS);
     }
     let facts = |version: &Version| {
@@ -82,7 +82,7 @@ pub(super) fn run(
             paint.bold(&number.to_string()),
             version.at
         ))?;
-        out::line(&paint.dim(&format!("    {}", harmless(&from))))?;
+        out::line(&paint.dim(&format!("    {}", one_line(&from))))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::PartArgs;
 use super::held::{Found, Opened, Part, at, text};
-use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::out::{self, Format, Paint, clipped, one_line};
 use crate::state::kept::Reader;
 
 /// Steps of one chain.
@@ -36,14 +36,14 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
         match found.as_slice() {
             [] => bail!(
                 "nothing is remembered as `{}` in `{}`; `clawk memory list` shows what is",
-                harmless(id),
+                one_line(id),
                 dir.display()
             ),
             several => {
                 let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
                 bail!(
                     "`{}` is in {}; say which by `--store` and `--scope`",
-                    harmless(id),
+                    one_line(id),
                     places.join(", ")
                 );
             }
@@ -81,7 +81,7 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
         out::line(&format!(
             "{indent}{} {}",
             paint.bold(&step.kind),
-            harmless(&step.name)
+            one_line(&step.name)
         ))?;
         for fact in facts {
             out::line(&paint.dim(&format!("{indent}  {}", clipped(&fact, 100))))?;

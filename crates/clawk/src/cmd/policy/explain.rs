@@ -134,7 +134,7 @@ fn origin(verdict: &clawk_policy::Verdict) -> String {
     };
     if let Some(reason) = &verdict.reason {
         text.push_str(": ");
-        text.push_str(&out::harmless(reason));
+        text.push_str(&out::one_line(reason));
     }
     text
 }
@@ -228,7 +228,7 @@ fn line_of(step: &Step<'_>) -> String {
         (Some(why), None) => format!("{head}: passed over, {why}"),
         (Some(why), Some(detail)) => format!("{head}: passed over, {why}: {detail}"),
     };
-    out::harmless(&text)
+    out::one_line(&text).into()
 }
 
 fn suggestions(changes: &[Change], paint: Paint) -> Result<()> {
@@ -241,7 +241,7 @@ fn suggestions(changes: &[Change], paint: Paint) -> Result<()> {
         }
         outcome = Some(change.outcome);
         for edit in &change.edits {
-            out::line(&format!("  {}", out::harmless(&edit.to_string())))?;
+            out::line(&format!("  {}", out::one_line(&edit.to_string())))?;
         }
     }
     Ok(())

@@ -63,7 +63,7 @@ fn document(reports: &[Report], good: bool) -> Value {
 
 fn people(report: &Report) -> Result<()> {
     let paint = Paint::stdout();
-    let name = out::harmless(&report.tests.display().to_string());
+    let name = out::one_line(&report.tests.display().to_string());
     let (cases, failed) = (report.cases, report.failures.len());
     let verdict = if failed == 0 {
         paint.green("ok")
@@ -75,11 +75,11 @@ fn people(report: &Report) -> Result<()> {
         cases - failed
     ))?;
     for failure in &report.failures {
-        out::line(&format!("\n{}", paint.bold(&out::harmless(&failure.case))))?;
-        out::line(&format!("  expected  {}", out::harmless(&failure.expected)))?;
-        out::line(&format!("  got       {}", out::harmless(&failure.got)))?;
+        out::line(&format!("\n{}", paint.bold(&out::one_line(&failure.case))))?;
+        out::line(&format!("  expected  {}", out::one_line(&failure.expected)))?;
+        out::line(&format!("  got       {}", out::one_line(&failure.got)))?;
         for why in &failure.why {
-            out::line(&paint.dim(&format!("    {}", out::harmless(why))))?;
+            out::line(&paint.dim(&format!("    {}", out::one_line(why))))?;
         }
     }
     Ok(())

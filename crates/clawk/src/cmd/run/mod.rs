@@ -265,14 +265,14 @@ async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
                     "the turn that was cut off in session {session} was answered at {}:",
                     answer.at
                 );
-                format!("{}\n{}", paint.bold(&head), out::harmless(text))
+                format!("{}\n{}", paint.bold(&head), out::block(text))
             }
             Err(why) => {
                 let head = format!(
                     "the turn that was cut off in session {session} failed at {}:",
                     answer.at
                 );
-                format!("{} {}", paint.red(&head), out::harmless(why))
+                format!("{} {}", paint.red(&head), out::one_line(why))
             }
         };
         out::note(&text);

@@ -151,12 +151,12 @@ fn heading(text: &str) -> std::io::Result<()> {
 }
 
 fn item(text: &str) -> std::io::Result<()> {
-    out::line(&format!("  {}", out::harmless(text)))
+    out::line(&format!("  {}", out::one_line(text)))
 }
 
 fn people(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> Result<()> {
     let declared = match (asked.plan.name(), &asked.sandbox) {
-        (Some(name), Some(_)) => format!("Sandbox `{}`", out::harmless(name)),
+        (Some(name), Some(_)) => format!("Sandbox `{}`", out::one_line(name)),
         _ => "no Sandbox is declared: the most restrictive one".to_owned(),
     };
     heading(&format!("{declared}, level {}", asked.plan.level()))?;
@@ -210,7 +210,7 @@ fn files(asked: &BoxRequest) -> Result<()> {
             };
             out::line(&format!(
                 "  {rights} {}{there}",
-                out::harmless(&path.display().to_string())
+                out::one_line(&path.display().to_string())
             ))?;
         }
     }
@@ -218,7 +218,7 @@ fn files(asked: &BoxRequest) -> Result<()> {
         out::line(&format!(
             "  {} {} (the agent's own: no tool changes it, or makes it)",
             paint.cyan("ro"),
-            out::harmless(&own.display().to_string())
+            out::one_line(&own.display().to_string())
         ))?;
     }
     for denied in &files.denied {
@@ -228,7 +228,7 @@ fn files(asked: &BoxRequest) -> Result<()> {
             None => ", which names nothing now".to_owned(),
         };
         let line = format!("{}{about}", denied.text());
-        out::line(&format!("  {} {}", paint.red("no"), out::harmless(&line)))?;
+        out::line(&format!("  {} {}", paint.red("no"), out::one_line(&line)))?;
     }
     Ok(())
 }

@@ -164,7 +164,7 @@ fn refused(error: &LaunchError, json: bool) -> ExitCode {
         out::note(&format!(
             "{} {}",
             paint.red("refused:"),
-            out::harmless(&error.to_string())
+            out::block(&error.to_string())
         ));
     }
     ExitCode::from(REFUSED)
@@ -226,11 +226,11 @@ fn tell(asked: &BoxRequest, outcome: &Outcome, reached: &Reached) {
         None => paint.dim(&line),
     });
     for one in &reached.connections {
-        let place = out::harmless(&format!("{}:{}", one.host, one.port));
+        let place = out::one_line(&format!("{}:{}", one.host, one.port));
         let line = match &one.refused {
             Some(denial) => paint.yellow(&format!(
                 "[sandbox] refused {place}: {} ({})",
-                out::harmless(&denial.reason),
+                out::one_line(&denial.reason),
                 denial.code
             )),
             None => paint.dim(&format!(

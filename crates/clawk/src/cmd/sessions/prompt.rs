@@ -12,7 +12,7 @@ use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
 use crate::cmd::trace::{Source, context_files, tape};
-use crate::out::{self, Format, Paint, harmless};
+use crate::out::{self, Format, Paint, block, one_line};
 use crate::state;
 
 /// Bytes that a token is counted for.
@@ -285,9 +285,9 @@ fn people(parts: &[Part], hash: &Digest) -> Result<()> {
         out::line(&paint.bold(&format!(
             "── {} {} (about {tokens} tokens)",
             part.kind,
-            harmless(&part.source)
+            one_line(&part.source)
         )))?;
-        out::line(&harmless(&part.text))?;
+        out::line(&block(&part.text))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use clawk_kernel::shown::{Call, Fold, KINDS, Outcome, TurnRecord};
 use serde_json::{Value, json};
 
 use crate::cmd::trace::Source;
-use crate::out::{self, Format, Paint, harmless};
+use crate::out::{self, Format, Paint, one_line};
 use crate::state;
 
 /// Flags of `clawk sessions record`.
@@ -79,7 +79,7 @@ fn facts(number: usize, turn: &TurnRecord) -> Value {
 
 fn people(number: usize, turn: &TurnRecord) -> Result<()> {
     let paint = Paint::stdout();
-    let who = turn.sender.as_deref().map(harmless).unwrap_or_default();
+    let who = turn.sender.as_deref().map(one_line).unwrap_or_default();
     let when = turn.ended.map(|at| at.to_string()).unwrap_or_default();
     out::line(&format!(
         "turn {number}  {}",
@@ -89,7 +89,7 @@ fn people(number: usize, turn: &TurnRecord) -> Result<()> {
         print(call)?;
     }
     if let Some(line) = turn.shown().line() {
-        out::line(&format!("  {}", harmless(&line)))?;
+        out::line(&format!("  {}", one_line(&line)))?;
     }
     Ok(())
 }
@@ -104,10 +104,10 @@ fn print(call: &Call) -> Result<()> {
     let rule = call
         .rule_id
         .as_deref()
-        .map(|rule| format!("  rule {}", harmless(rule)));
+        .map(|rule| format!("  rule {}", one_line(rule)));
     out::line(&format!(
         "  {} {word}  {}{}",
-        harmless(&call.tool),
+        one_line(&call.tool),
         paint.dim(&format!("{} {}", call.at, call.request_id)),
         rule.unwrap_or_default()
     ))?;
@@ -118,7 +118,7 @@ fn print(call: &Call) -> Result<()> {
     ];
     for (name, text) in parts {
         if let Some(text) = text {
-            out::line(&format!("    {name}: {}", harmless(text)))?;
+            out::line(&format!("    {name}: {}", one_line(text)))?;
         }
     }
     Ok(())

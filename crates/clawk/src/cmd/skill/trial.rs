@@ -167,8 +167,8 @@ async fn answer(agent: &compose::Agent, question: &Question, dry: bool) {
     let id = question.request_id.as_str();
     out::note(&format!(
         "`{}` waits for a person: {} (in another terminal: clawk approve {id})",
-        out::harmless(&question.tool),
-        out::harmless(&question.reason)
+        out::one_line(&question.tool),
+        out::one_line(&question.reason)
     ));
     if !can_ask() {
         agent
@@ -267,7 +267,7 @@ fn show(report: &Value, format: Format) -> Result<()> {
         return out::json(report);
     }
     let paint = Paint::stdout();
-    let text = |key: &str| out::harmless(member(report, key)).to_string();
+    let text = |key: &str| out::one_line(member(report, key)).to_string();
     let word = match report.get("ok") == Some(&Value::Bool(true)) {
         true => paint.green("ok   "),
         false => paint.red("fails"),
@@ -279,7 +279,7 @@ fn show(report: &Value, format: Format) -> Result<()> {
         .into_iter()
         .flatten()
     {
-        let of = |key: &str| out::harmless(member(call, key)).to_string();
+        let of = |key: &str| out::one_line(member(call, key)).to_string();
         out::line(&format!(
             "      {:9} {} {}",
             of("outcome"),
@@ -302,9 +302,9 @@ fn show(report: &Value, format: Format) -> Result<()> {
         ))?;
     }
     match (report.get("fault"), report.get("result")) {
-        (Some(Value::String(fault)), _) => out::line(&format!("      {}", out::harmless(fault)))?,
+        (Some(Value::String(fault)), _) => out::line(&format!("      {}", out::one_line(fault)))?,
         (_, Some(Value::Null) | None) => out::line(&text("answer"))?,
-        (_, Some(result)) => out::line(&out::harmless(&result.to_string()))?,
+        (_, Some(result)) => out::line(&out::one_line(&result.to_string()))?,
     }
     out::line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
     Ok(())

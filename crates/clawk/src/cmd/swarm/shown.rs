@@ -53,7 +53,7 @@ fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
     if !gone.is_empty() {
         parts.push(format!("unavailable{gone}"));
     }
-    Some(out::harmless(&format!("tasks: {}", parts.join(", "))))
+    Some(out::one_line(&format!("tasks: {}", parts.join(", "))).into())
 }
 
 const fn said(status: TaskStatus) -> &'static str {
@@ -73,12 +73,12 @@ pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
         let why = answer
             .error
             .as_ref()
-            .map(|fault| format!(" ({})", out::harmless(&fault.reason)))
+            .map(|fault| format!(" ({})", out::one_line(&fault.reason)))
             .unwrap_or_default();
         let tries = if answer.attempts == 1 { "try" } else { "tries" };
         let line = format!(
             "{} · {}{why} · {} {tries}, {} tokens",
-            out::harmless(&answer.member),
+            out::one_line(&answer.member),
             said(answer.status),
             answer.attempts,
             answer.tokens
@@ -89,12 +89,12 @@ pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
         out::note(&paint.red(&format!(
             "{}: {} ({})",
             said(result.status),
-            out::harmless(&fault.message),
-            out::harmless(&fault.reason)
+            out::one_line(&fault.message),
+            out::one_line(&fault.reason)
         )));
     }
     if !result.text.is_empty() {
-        out::line(&out::harmless(&result.text))?;
+        out::line(&out::block(&result.text))?;
     }
     Ok(())
 }

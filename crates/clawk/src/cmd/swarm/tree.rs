@@ -230,7 +230,10 @@ fn about(event: &Value) -> String {
     {
         parts.push(format!("try {attempt}"));
     }
-    let word = |name: &str| payload.get(name).and_then(Value::as_str).map(out::harmless);
+    let word = |name: &str| -> Option<String> {
+        let text = payload.get(name).and_then(Value::as_str)?;
+        Some(out::one_line(text).into())
+    };
     parts.extend(word("state"));
     parts.extend(word("status"));
     parts.extend(word("reason"));
@@ -258,11 +261,11 @@ fn print(branch: &Branch, depth: usize) -> Result<()> {
     let status = &branch.status;
     out::line(&format!(
         "{indent}{}{} {status}  {}",
-        out::harmless(member),
+        out::one_line(member),
         if branch.host == "local" {
             String::new()
         } else {
-            format!(" on {}", out::harmless(&branch.host))
+            format!(" on {}", out::one_line(&branch.host))
         },
         branch.task_id
     ))?;

@@ -12,7 +12,7 @@ use clawk_trace::{Diff, diff};
 use serde::Serialize;
 
 use super::source::{Source, pages};
-use crate::out::{self, Format, Paint, harmless};
+use crate::out::{self, Format, Paint, one_line};
 use crate::state;
 
 /// A diff holds both traces in memory; more than this is refused.
@@ -210,17 +210,17 @@ const fn word(change: Change) -> &'static str {
 }
 
 fn line(difference: &Difference) -> String {
-    let path = harmless(&difference.path);
+    let path = one_line(&difference.path);
     let short = |value: &Option<serde_json::Value>| {
         let text = value.as_ref().map(ToString::to_string).unwrap_or_default();
         let cut: String = text.chars().take(60).collect();
         let more = if cut.len() < text.len() { "…" } else { "" };
-        format!("{}{more}", harmless(&cut))
+        format!("{}{more}", one_line(&cut))
     };
     let (before, after) = (short(&difference.before), short(&difference.after));
     let kind = |value: &Option<serde_json::Value>| {
         let name = value.as_ref().and_then(|event| event.get("event_type"));
-        harmless(name.and_then(|name| name.as_str()).unwrap_or("event")).clone()
+        one_line(name.and_then(|name| name.as_str()).unwrap_or("event")).clone()
     };
     match difference.change {
         Change::ValueChanged | Change::TypeChanged => format!("~ {path}: {before} → {after}"),

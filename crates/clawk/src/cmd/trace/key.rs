@@ -34,7 +34,7 @@ pub(super) fn run(which: &state::Which, heads: bool, format: Format) -> Result<E
             out::line(&key.to_hex())?;
             for (place, delivery) in &deliveries {
                 let trouble = delivery.error.as_deref().map_or_else(String::new, |error| {
-                    format!("; the last attempt failed: {}", out::harmless(error))
+                    format!("; the last attempt failed: {}", out::one_line(error))
                 });
                 out::note(&format!(
                     "{place}: has {} events, {} failed attempts{trouble}",

@@ -165,7 +165,7 @@ pub(in crate::cmd) fn holds(source: &Source, pick: Pick) -> Result<()> {
         bail!(
             "the record does not hold ({}: {}); `clawk trace verify` says where",
             fault.kind.code(),
-            out::harmless(&fault.detail)
+            out::one_line(&fault.detail)
         );
     }
     Ok(())
@@ -231,8 +231,8 @@ fn answer(replayed: &[Replayed], resolved: Option<&carp::Again>, args: &Args) ->
                         paint.red("DIVERGES"),
                         one.session_id,
                         divergence.sequence,
-                        out::harmless(&divergence.event_type),
-                        out::harmless(&divergence.detail)
+                        out::one_line(&divergence.event_type),
+                        out::one_line(&divergence.detail)
                     ))?,
                 }
             }

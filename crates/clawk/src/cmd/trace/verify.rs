@@ -177,11 +177,11 @@ fn beside(findings: &Findings) -> Result<()> {
             "{} {} statements hold{covered}, the last of {}",
             paint.green("signed"),
             vouched.statements,
-            vouched.until.as_deref().map(out::harmless).unwrap_or_default(),
+            vouched.until.as_deref().map(out::one_line).unwrap_or_default(),
         ))?;
     }
     for problem in &findings.problems {
-        out::line(&format!("  {}", out::harmless(problem)))?;
+        out::line(&format!("  {}", out::one_line(problem)))?;
     }
     let Some(contents) = &findings.contents else {
         return Ok(());
@@ -261,7 +261,7 @@ fn human(source: &Source, report: &Report) -> Result<()> {
         "{}  {}: {}",
         paint.red("INVALID"),
         fault.kind.code(),
-        out::harmless(&fault.detail)
+        out::one_line(&fault.detail)
     ))?;
     let place = match source {
         Source::File(_) => format!("line {}", fault.line),

@@ -86,7 +86,7 @@ async fn answer(mut command: Command) -> Result<Found> {
             .to_owned();
         bail!(
             "it ended with {status}: {}",
-            out::harmless(&out::clipped(&last, 400))
+            out::one_line(&out::clipped(&last, 400))
         );
     }
     serde_json::from_slice(&said).context("its answer is not a report of `clawk upgrade`")

@@ -54,7 +54,7 @@ pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
             let said = response.beginning(400).await;
             bail!(
                 "the collector answered {status}: {}",
-                crate::out::harmless(&String::from_utf8_lossy(&said))
+                crate::out::block(&String::from_utf8_lossy(&said))
             );
         }
         let answer = response.bytes().await?;

@@ -141,7 +141,7 @@ impl<'a> Sets<'a> {
         let erased = || {
             anyhow!(
                 "the Atlas `{}` that came over the API is erased or not in this state directory; give all of them with `--atlas PATH`",
-                crate::out::harmless(id)
+                crate::out::one_line(id)
             )
         };
         let content = change.content.as_ref().ok_or_else(erased)?;
@@ -150,7 +150,7 @@ impl<'a> Sets<'a> {
         if named.and_then(Digest::from_hex) != Some(clawk_trace::chain::digest_of(&content.bytes)) {
             bail!(
                 "the content of the Atlas `{}` is not what was recorded",
-                crate::out::harmless(id)
+                crate::out::one_line(id)
             );
         }
         let atlas = atlas_of(&content.bytes);
