@@ -126,8 +126,16 @@ struct Own {
     id: String,
     channel: String,
     conversation: String,
+    /// Who is asked: whose message the agent is answering. An admin may answer instead.
+    sender: String,
     options: Vec<String>,
     answer: oneshot::Sender<String>,
+}
+
+impl Own {
+    fn asks(&self, sender: &str, role: Role) -> bool {
+        role >= Role::Admin || (role >= Role::User && sender == self.sender)
+    }
 }
 
 impl Questions {
@@ -190,11 +198,13 @@ impl Questions {
         text: &str,
         options: &[String],
     ) -> Option<String> {
+        let door = self.kernel.asker_of(session);
         let Some(Door::Channel {
             channel,
             conversation,
+            sender,
             ..
-        }) = self.kernel.door_of(session)
+        }) = door.or_else(|| self.kernel.door_of(session))
         else {
             return None;
         };
@@ -235,6 +245,7 @@ impl Questions {
                 id,
                 channel: channel.clone(),
                 conversation,
+                sender,
                 options: options.to_vec(),
                 answer,
             });
@@ -250,16 +261,23 @@ impl Questions {
         }
     }
 
-    /// Whether a text answers a question of the agent itself: what somebody who may use tools says next where it was asked.
-    pub(crate) fn told(&self, channel: &str, conversation: &str, role: Role, text: &str) -> bool {
-        if role < Role::User || text.trim().is_empty() {
+    /// Whether a text answers a question of the agent itself: what the person who is asked, or an admin, says next where it was asked.
+    /// What anybody else says there is a message.
+    pub(crate) fn told(
+        &self,
+        (channel, conversation): (&str, &str),
+        sender: &str,
+        role: Role,
+        text: &str,
+    ) -> bool {
+        if text.trim().is_empty() {
             return false;
         }
         let mut own = self.own();
         own.retain(|own| !own.answer.is_closed());
-        let here = own
-            .iter()
-            .position(|own| own.channel == channel && own.conversation == conversation);
+        let here = own.iter().position(|own| {
+            own.channel == channel && own.conversation == conversation && own.asks(sender, role)
+        });
         let Some(own) = here.map(|at| own.remove(at)) else {
             return false;
         };
@@ -277,7 +295,8 @@ impl Questions {
             own.id == press.question && own.channel == channel && own.conversation == press.conversation
         };
         let at = own.iter().position(meant)?;
-        if role.is_none_or(|role| role < Role::User) {
+        let asked = |own: &Own| role.is_some_and(|role| own.asks(&press.sender, role));
+        if !own.get(at).is_some_and(asked) {
             return Some(Pressed::NotAllowed);
         }
         let choice = press.choice.parse::<usize>().ok(); // silent-ok: no choice of ours
