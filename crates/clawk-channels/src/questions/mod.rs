@@ -690,3 +690,34 @@ impl Questions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Own, Role, oneshot};
+
+    #[test]
+    fn a_question_of_the_agent_is_answered_by_whom_it_asks_or_by_an_admin() {
+        let own = Own {
+            id: "q".to_owned(),
+            channel: "chat".to_owned(),
+            conversation: "group".to_owned(),
+            sender: "ann".to_owned(),
+            options: Vec::new(),
+            answer: oneshot::channel().0,
+        };
+        for (sender, role, counts) in [
+            ("ann", Role::User, true),
+            ("ann", Role::Admin, true),
+            ("ann", Role::Viewer, false),
+            ("boss", Role::Admin, true),
+            ("bob", Role::User, false),
+            ("bob", Role::Viewer, false),
+            ("ann ", Role::User, false),
+            ("", Role::User, false),
+            ("Ann", Role::User, false),
+            ("(unverified)", Role::User, false),
+        ] {
+            assert_eq!(own.asks(sender, role), counts, "{sender:?} {role}");
+        }
+    }
+}
