@@ -430,8 +430,10 @@ impl Inlet {
 
     /// Takes the message of a schedule, in the name of the person who made it. Its role is the lower one of `most` and of what the
     /// person has now. It is refused if the person may not speak here any more.
-    pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role) -> Taken {
-        let context = self.context_of(&incoming);
+    /// `made_from`: origins of the schedule's words.
+    pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role, made_from: &[String]) -> Taken {
+        let mut context = self.context_of(&incoming);
+        context.made_from = made_from.to_vec();
         let Incoming {
             ids,
             conversation,
@@ -489,7 +491,7 @@ impl Inlet {
             self.tell_pressed(conversation, sender, pressed).await;
             return true;
         }
-        self.questions.told(name, conversation, role, text)
+        self.questions.told((name, conversation), sender, role, text)
     }
 
     /// Answers `/details`: what the last turn did, call by call. Only an admin sees it, and the person whose message began the turn

@@ -78,6 +78,9 @@ struct Schedule {
     cron: Option<String>,
     timezone: Option<String>,
     prompt: String,
+    /// Origins of the prompt: those of the conversation in which it was made.
+    #[serde(default)]
+    made_from: Vec<String>,
     /// When it is due next, microseconds since 1970.
     next: i64,
     until: i64,
@@ -162,15 +165,24 @@ impl Schedules {
         }
     }
 
-    /// Does what the tool asks for in the conversation of a session.
-    pub(crate) async fn ask(&self, session: SessionId, wanted: Wanted) -> Result<Value, String> {
+    /// Does what the tool asks for in the conversation of a session, for the person whose turn runs there. `made_from`: origins of
+    /// what the call is made from.
+    pub(crate) async fn ask(
+        &self,
+        session: SessionId,
+        wanted: Wanted,
+        made_from: &[String],
+    ) -> Result<Value, String> {
         let Some(Door::Channel {
             channel,
             conversation,
             direct,
             sender,
             role,
-        }) = self.kernel.door_of(session)
+        }) = self
+            .kernel
+            .asker_of(session)
+            .or_else(|| self.kernel.door_of(session))
         else {
             return Err(
                 "schedules are made in a channel's conversation, where their answers can go".to_owned(),
@@ -202,6 +214,7 @@ impl Schedules {
                 self.create(
                     (channel.clone(), conversation.clone(), direct, sender, role),
                     create,
+                    made_from,
                 )
                 .await
             }
@@ -213,6 +226,7 @@ impl Schedules {
         &self,
         (channel, conversation, direct, sender, role): (String, String, bool, String, Role),
         wanted: Wanted,
+        made_from: &[String],
     ) -> Result<Value, String> {
         let Wanted::Create {
             cron,
@@ -249,6 +263,7 @@ impl Schedules {
             cron,
             timezone,
             prompt,
+            made_from: made_from.to_vec(),
             next: next.0,
             until: until.0,
             left,
@@ -316,7 +331,7 @@ impl Schedules {
             ),
             ..Incoming::default()
         };
-        match lane.inlet.scheduled(incoming, due.role).await {
+        match lane.inlet.scheduled(incoming, due.role, &due.made_from).await {
             Taken::Later(reason) => {
                 tracing::warn!(reason, "a schedule's run could not be kept; it is tried again");
                 return;

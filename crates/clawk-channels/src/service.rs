@@ -387,12 +387,18 @@ impl Channels {
         Ok(outlet.send(&out, files, &self.0.over).await)
     }
 
-    /// Makes, lists or cancels a schedule in the conversation of a session, for the tool `schedule`.
+    /// Makes, lists or cancels a schedule in the conversation of a session, for the tool `schedule`. `made_from`: origins of what its
+    /// words are made from.
     ///
     /// # Errors
     /// Why not, for the model.
-    pub async fn schedule(&self, session: SessionId, wanted: Wanted) -> Result<serde_json::Value, String> {
-        self.0.schedules.ask(session, wanted).await
+    pub async fn schedule(
+        &self,
+        session: SessionId,
+        wanted: Wanted,
+        made_from: &[String],
+    ) -> Result<serde_json::Value, String> {
+        self.0.schedules.ask(session, wanted, made_from).await
     }
 
     /// Asks the person in the conversation of a session, in the agent's own words, and waits. `None`: there is nobody to ask.

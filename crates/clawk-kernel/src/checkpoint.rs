@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::author::Author;
 use crate::call::{Caller, Calls, Context, Permit};
 use crate::event::{MemoryStored, Thread, canonical, digest, kind, together};
 use crate::ports::{Ask, Batch, Message, RunError, Scope, StoreQuery};
@@ -197,13 +198,16 @@ impl Saver {
         };
         let hash = digest(&canonical(&entry));
         let mut made_from = vec![MADE_FROM.to_owned()];
-        made_from.extend(context.taint.iter().cloned());
+        let sources = context.sources();
+        let untrusted = !sources.is_empty();
+        made_from.extend(sources);
         let new = New {
             id,
             entry,
             mark: Mark {
                 origin: "agent".to_owned(),
-                untrusted: !context.taint.is_empty(),
+                untrusted,
+                author: context.requester.as_ref().map(Author::words).unwrap_or_default(),
                 session: thread.session.to_string(),
                 whose: context
                     .origin

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
 
+use crate::author::Author;
 use crate::drive::Run;
 use crate::event::{ClaimsJudged, Draft, digest, kind};
 use crate::infer::{self, NoAnswer, Site};
@@ -187,6 +188,7 @@ async fn ask(
                 text: question.text(),
                 images: Vec::new(),
                 frame: String::new(),
+                author: Author::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

@@ -5,6 +5,7 @@ use clawk_manifest::model::{CompactionStrategy, Manifest, StoreType};
 use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 
+use crate::author::Author;
 use crate::event::{canonical, digest};
 use crate::message_frame::join_frame;
 use crate::ports::Message;
@@ -113,6 +114,7 @@ pub(crate) fn instead(text: &str) -> Vec<Message> {
             text: ASKED.to_owned(),
             images: Vec::new(),
             frame: String::new(),
+            author: Author::runtime(),
         },
         Message::Assistant {
             text: text.to_owned(),

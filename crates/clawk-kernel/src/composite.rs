@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::author::Author;
 use crate::call::{Caller, Calls, Permit};
 use crate::checkpoint::{self, Resumed, Saver};
 use crate::drive::Run;
@@ -173,7 +174,8 @@ fn begin(calls: &Calls, arguments: &Map<String, Value>, planned: Option<(Planned
     let first = format!("Run the skill with this input: {input}{foretold}");
     Resumed {
         turn_id: calls.clock().uuid(),
-        turn: Turn::start(Vec::new(), first.clone()).within(calls.bounds()),
+        // Its words are those of the call that began it: the origins of these stand beside the conversation.
+        turn: Turn::start(Vec::new(), first.clone(), Author::runtime()).within(calls.bounds()),
         effects: vec![Effect::Infer],
         requests: BTreeMap::new(),
         repaired: false,

@@ -1,9 +1,12 @@
 //! Doors: by which way somebody comes in, who they are there, and with which rights (R39).
 
+use std::collections::BTreeSet;
+
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::Deserialize;
 
+use crate::author::{Author, AuthorKind};
 use crate::ports::{Arrival, ConversationKey, Owed, ToolOffer};
 use crate::time::Timestamp;
 
@@ -126,17 +129,23 @@ pub(crate) struct Origin {
     pub(crate) remembered_days: u32,
     /// The client's own tools, for the turn of this message.
     pub(crate) tools: Vec<ToolOffer>,
+    /// What kind of author the record says; `None`: the door and the manifest decide.
+    pub(crate) author_kind: Option<AuthorKind>,
+    /// Origins of words of others that the text repeats.
+    pub(crate) repeats: BTreeSet<String>,
 }
 
 /// What `ckp.message.accepted` says of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Came {
+    author_kind: Option<AuthorKind>,
     channel: Option<String>,
     conversation: Option<String>,
     direct: Option<bool>,
     door: String,
     platform_ids: Vec<String>,
+    repeats: BTreeSet<String>,
     role: Option<String>,
     sender: String,
     task_id: Option<String>,
@@ -150,11 +159,19 @@ impl From<Door> for Origin {
             platform_ids: Vec::new(),
             remembered_days: REMEMBERED_DAYS,
             tools: Vec::new(),
+            author_kind: None,
+            repeats: BTreeSet::new(),
         }
     }
 }
 
 impl Origin {
+    /// The same, where the text repeats words of others.
+    pub(crate) fn repeating(mut self, author: &Author) -> Self {
+        self.repeats.extend(author.origins());
+        self
+    }
+
     /// The same with no more rights than `most`.
     pub(crate) fn at_most(mut self, most: Role) -> Self {
         self.role = self.role.min(most);
@@ -197,13 +214,16 @@ impl Origin {
             platform_ids,
             remembered_days: REMEMBERED_DAYS,
             tools: Vec::new(),
+            author_kind: came.author_kind,
+            repeats: came.repeats,
         }
     }
 
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
-    /// a role is only repeated by those.
-    pub(crate) fn replayed(came: Came) -> Self {
+    /// a role is only repeated by those. Versions that recorded no kind of author judged no author.
+    pub(crate) fn replayed(mut came: Came) -> Self {
         let then = came.role.is_none().then_some(Role::Admin);
+        came.author_kind = came.author_kind.or(Some(AuthorKind::Runtime));
         let origin = Self::recorded(came);
         Self {
             role: then.unwrap_or(origin.role),

@@ -24,11 +24,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::attach::Said;
+use crate::author::Author;
 use crate::call::{Caller, Calls, Context, Rank, Request, call};
 use crate::carp::{self, Granted};
 use crate::checkpoint::Saver;
 use crate::claims;
-use crate::door::{Door, Origin};
+use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{ContextTrimmed, MessageResumed, Thread, TurnStopped, canonical, kind};
 use crate::infer::{self, NoAnswer};
@@ -422,6 +423,7 @@ impl Run<'_> {
             call_id,
             text: told.text,
             is_error: told.is_error,
+            from_tool: outcome.as_ref().err().is_none_or(CallError::may_quote_tool),
         }
     }
 
@@ -435,6 +437,7 @@ impl Run<'_> {
                     call_id: id,
                     text: turn::not_run(&raw),
                     is_error: true,
+                    from_tool: false,
                 };
             }
         };
@@ -497,10 +500,12 @@ pub(crate) async fn turn(
     said: Said,
     cancel: &CancellationToken,
 ) {
+    let author = Author::of(&origin, &turns.calls.manifest);
+    let turn = Turn::start_with(state.history(), said, author);
     let open = OpenTurn {
         message,
         origin,
-        turn: Turn::start_with(state.history(), said).within(turns.calls.bounds()),
+        turn: turn.within(turns.calls.bounds()),
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         requests: BTreeMap::new(),
@@ -590,16 +595,14 @@ pub(crate) fn window(calls: &Calls, provider: &str) -> usize {
 async fn base(
     calls: &Calls,
     state: &State,
-    origin: &Origin,
+    author: &Author,
     (recalled, marked): (&Recalled, &Marked),
 ) -> BTreeSet<String> {
     let mut base = recall::of_session(calls, state).await;
     base.extend(recalled.untrusted.iter().cloned());
     base.extend(taint::through(marked));
     state.remember_labels(base.clone());
-    if let Door::Peer { identity, .. } = &origin.door {
-        base.insert(format!("peer {identity}"));
-    }
+    base.extend(author.origins());
     if !state.peer_messages.is_empty() {
         base.insert("peer swarm".to_owned());
     }
@@ -624,6 +627,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         ..
     } = open;
     let calls = &*turns.calls;
+    state.set_asker(&origin.door);
     let now = calls.scribe.now();
     let own = calls.purses.turn(&state.purse, &message.to_string(), now);
     own.recall(spent);
@@ -645,10 +649,12 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         };
     let thread = state.thread.child(message.0);
     let asked = asked(&turn);
+    let author = Author::of(&origin, &calls.manifest);
     let about = recall::Turn {
         thread,
         message,
         origin: &origin,
+        author: &author,
         notices: &state.notices,
         purse: &purse,
     };
@@ -665,7 +671,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         Ok(()) => effects,
         Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
     };
-    let base = base(calls, state, &origin, (&recalled, &files.marked)).await;
+    let base = base(calls, state, &author, (&recalled, &files.marked)).await;
     let system = system(calls, state, granted.as_deref(), &recalled, &files);
     // A member's answer is its asker's to judge.
     let judged = calls.claims.is_some() && state.member.is_none();
@@ -698,6 +704,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         context: Arc::new(Context {
             taint: Vec::new(),
             origin: Some(origin.clone()),
+            requester: Some(author.clone()),
             read: Sources::default(),
         }),
         saver: Saver::of_turn(
@@ -732,8 +739,8 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     let stop = run.stop(&end, &turn);
     if end == End::Answered {
         // Before the answer is acknowledged: what was said is remembered, or said again.
-        let untrusted = run.context.taint.iter().cloned().collect();
-        recall::after(calls, about, (&asked, turn.said()), &untrusted).await;
+        let sources = run.context.sources();
+        recall::after(calls, about, (&asked, turn.said()), &sources).await;
     }
     run.look_at_offers().await;
     let found = verdict.as_ref().map(|verdict| &verdict.judged);

@@ -113,6 +113,9 @@ pub enum CallError {
         wanted: u64,
         /// When the window ends, RFC 3339.
         resets_at: Option<String>,
+        /// The policy's rule whose limit it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule_id: Option<String>,
     },
     /// -32010.
     #[error("{0}")]
@@ -213,6 +216,29 @@ impl CallError {
     /// runs.
     pub(crate) const fn is_no_answer(&self) -> bool {
         matches!(self, Self::NotReady { .. } | Self::NotBegun { .. })
+    }
+
+    /// Its text may hold words of the tool, its server or its program; without that, all of it is the kernel's own.
+    pub(crate) const fn may_quote_tool(&self) -> bool {
+        match self {
+            Self::Timeout { .. } | Self::Unknown { .. } | Self::Unavailable { .. } => true,
+            Self::UnknownTool { .. }
+            | Self::InvalidArguments { .. }
+            | Self::UnknownReference { .. }
+            | Self::RequestIdReused { .. }
+            | Self::Denied { .. }
+            | Self::Screened { .. }
+            | Self::Quota { .. }
+            | Self::Sandbox(_)
+            | Self::ApprovalTimeout { .. }
+            | Self::ApprovalVoid { .. }
+            | Self::ApprovalDenied { .. }
+            | Self::ApprovalPending { .. }
+            | Self::Cancelled { .. }
+            | Self::NotBegun { .. }
+            | Self::NotReady { .. }
+            | Self::Journal(_) => false,
+        }
     }
 
     /// Whether the call may have done its work, or a part of it.

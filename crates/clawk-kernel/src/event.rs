@@ -6,6 +6,7 @@
 //! INVARIANT: every event is built by [`Scribe::written`], which holds its size: whatever text a field was given, the event
 //! stays below what every verifier takes, and a number that has no agreed text never keeps an event from being written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clawk_proto::{Digest, SessionId};
@@ -14,6 +15,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use crate::author::AuthorKind;
 use crate::ports::{
     AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange,
     Recorded, Scan, Spent, Terms, Ticket, Told,
@@ -46,8 +48,10 @@ payloads! {
     Transition<'a> { agent: &'a str, duration_ms: u64, from: &'a str, reason: &'a str, to: &'a str }
     /// `ckp.message.accepted`: with the whole door (R39), by which [`crate::door::Origin`] is rebuilt.
     MessageAccepted<'a> {
+        author_kind: AuthorKind,
         channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
-        platform_ids: &'a [String], role: &'a str, sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
+        platform_ids: &'a [String], #[serde(skip_serializing_if = "BTreeSet::is_empty")] repeats: &'a BTreeSet<String>, role: &'a str,
+        sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
     }
     /// `ckp.message.attached`.
     MessageAttached<'a> { content_hash: Digest, message_id: Uuid, mime_type: &'a str, name: Option<&'a str>, size_bytes: u64 }

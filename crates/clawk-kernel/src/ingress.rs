@@ -6,6 +6,7 @@ use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
 
 use crate::attach::{Attached, Incoming, Setting};
+use crate::author;
 use crate::conversation::{self, Which};
 use crate::door::{Door, Origin};
 use crate::error::KernelError;
@@ -102,6 +103,7 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
         images,
         context,
     } = inbound.clone();
+    let repeats = author::of_quotes(&context, &channel);
     let door = Door::Channel {
         channel,
         conversation,
@@ -126,6 +128,7 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
     let origin = Origin {
         platform_ids,
         remembered_days: remembered_days.min(MAX_REMEMBERED_DAYS),
+        repeats,
         ..Origin::from(door)
     };
     let said = Incoming {
@@ -153,6 +156,7 @@ async fn elsewhere(
         None => MessageId(sessions.scribe.clock().uuid()),
     };
     let origin = Origin {
+        repeats: author::of_quotes(&inbound.context, &inbound.channel),
         platform_ids: inbound.platform_ids,
         remembered_days: inbound.remembered_days.min(MAX_REMEMBERED_DAYS),
         ..Origin::from(door)

@@ -11,6 +11,7 @@ use clawk_policy::injection;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::author::Author;
 use crate::event::{ScreenJudged, kind};
 use crate::infer::{self, Models, NoAnswer, Site};
 use crate::ports::{InferRequest, Message};
@@ -202,6 +203,7 @@ impl Classifier {
                 ),
                 images: Vec::new(),
                 frame: String::new(),
+                author: Author::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

@@ -29,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use crate::agent::{Agent, Parts};
-use crate::call::{self, Caller, Calls, Held, Rank, Reception, Reply, Request, call};
+use crate::call::{self, Caller, Calls, Context, Held, Rank, Reception, Reply, Request, call};
 use crate::carp::Outside;
 use crate::cra::Cra;
 use crate::door::Door;
@@ -265,7 +265,7 @@ impl Kernel {
                 notices: Notices::default(),
                 pends: false,
                 purse: calls.table.purse_of(session),
-                context: Arc::default(),
+                context: Arc::new(Context::of_session(&calls, session)),
                 member: None,
                 rank: Rank::default(),
             };

@@ -13,6 +13,7 @@ pub mod witness;
 
 mod agent;
 mod attach;
+mod author;
 pub mod carp;
 mod catalog;
 mod checkpoint;
@@ -86,6 +87,7 @@ pub use agent::Parts;
 pub const OPERATOR: &str = "clawk::operator";
 
 pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
+pub use author::{Author, QUEUE_CLIENTS};
 pub use call::{Breadth, Held, Lasting, Past, Reception, Reply};
 pub use carp::{Atlases, CarpError};
 pub use catalog::PREDICTED;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use clawk_manifest::model::{Manifest, Role, Store};
+use clawk_manifest::model::{Manifest, Store};
 use clawk_proto::method::{
     MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
     MemoryStoreParams, MemoryStoreResult, NewEntry,
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::author::Author;
 use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
 use crate::error::KernelError;
 use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together};
@@ -272,13 +273,18 @@ pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
 /// Entries as they arrive over the wire. Their origin is the client that stores them, whatever their metadata says; what is known as
 /// the text of others, because a call wrote it into a file, stays so.
 async fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<NewEntry>) -> Vec<New> {
-    let role = memories.classifier.table.role_of(session);
+    let state = memories.classifier.table.get(session);
+    let author = state.map_or_else(Author::unknown, |state| {
+        Author::of_door(&state.door, &memories.manifest)
+    });
+    let origin = author.own_origin();
     let new = |(at, entry)| New {
         id: format!("{batch}-{at}"),
         entry,
         mark: Mark {
-            origin: "user".to_owned(),
-            untrusted: role < Role::User,
+            origin: origin.clone().unwrap_or_else(|| "user".to_owned()),
+            untrusted: origin.is_some(),
+            author: author.words(),
             session: session.to_string(),
             ..Mark::default()
         },

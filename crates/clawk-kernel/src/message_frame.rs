@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 
 use jiff::tz::TimeZone;
 
+use crate::author;
 use crate::door::Door;
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 use crate::recall::escaped;
-use crate::taint;
 use crate::time::Timestamp;
 
 /// Characters of a name in a frame.
@@ -78,7 +78,7 @@ pub(crate) fn write_frame(
     };
     MessageFrame {
         text,
-        untrusted: origins_of_quotes(&context.quotes, channel),
+        untrusted: author::of_quotes(context, channel),
     }
 }
 
@@ -138,15 +138,6 @@ fn quotes(all: &[QuotedText]) -> String {
         written.push_str(&format!("[{more} further quoted texts are left out]\n"));
     }
     written
-}
-
-/// Whose words the quotes are, where they are neither the sender's nor the agent's.
-fn origins_of_quotes(quotes: &[QuotedText], channel: &str) -> BTreeSet<String> {
-    let others = quotes.iter().filter_map(|quote| match &quote.author {
-        QuoteAuthor::Agent | QuoteAuthor::Sender => None,
-        QuoteAuthor::Other { id, .. } => Some(taint::of_sender(id.as_deref().unwrap_or("somebody"), channel)),
-    });
-    others.collect()
 }
 
 fn person(name: Option<&str>, id: Option<&str>) -> String {

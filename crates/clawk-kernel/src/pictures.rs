@@ -9,6 +9,7 @@ use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, SessionId};
 
 use crate::attach::Attached;
+use crate::author::Author;
 use crate::event::{canonical, digest};
 use crate::ports::{Image, InferRequest, Journal, JournalError, Message};
 
@@ -173,6 +174,7 @@ impl ToolPictures {
                     text: String::new(),
                     images: Vec::new(),
                     frame: String::new(),
+                    author: Author::unknown(),
                 });
             }
             out.push(message);

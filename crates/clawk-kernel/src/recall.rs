@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::author::Author;
 use crate::call::Calls;
 use crate::door::{Door, Origin};
 use crate::event::{MemoryRecalled, Thread, canonical, digest, kind};
@@ -24,6 +25,7 @@ use crate::vectors;
 use crate::watch::Notices;
 use varied::Shown;
 
+pub(crate) mod authors;
 mod varied;
 
 /// The share of the model's window that recalled entries may take: one of so many parts.
@@ -116,6 +118,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) thread: Thread,
     pub(crate) message: MessageId,
     pub(crate) origin: &'a Origin,
+    /// Who said it.
+    pub(crate) author: &'a Author,
     pub(crate) notices: &'a Notices,
     /// What pays for the question's vectors.
     pub(crate) purse: &'a Purse,
@@ -160,8 +164,11 @@ pub(crate) async fn before(
                     .hits
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
                 trace(&*calls.runner, store, &mut found).await;
+                // What a replay finds was judged, and chosen, when it was recorded.
+                if !calls.memories.taped {
+                    authors::judge(calls, &mut found, (turn.author, &whose(&turn.origin.door))).await;
+                }
                 calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
-                // What a replay finds was chosen when it was recorded.
                 if !calls.memories.taped {
                     found.hits = shown.choose(found.hits, top_k);
                 }
@@ -351,6 +358,9 @@ pub(crate) fn joined(searches: &[Search]) -> Recalled {
             recalled.text.push_str(&lines(&search.store, hit));
             if hit.mark.untrusted {
                 recalled.untrusted.extend(origins(&hit.mark));
+            } else {
+                // The requester's own words are somebody else's for whoever speaks next in the session.
+                recalled.untrusted.extend(foreign(&hit.mark).map(str::to_owned));
             }
         }
     }
@@ -363,13 +373,17 @@ pub(crate) fn joined(searches: &[Search]) -> Recalled {
     recalled
 }
 
+/// The origins of an entry's text that is not the owner's or the agent's.
+pub(crate) fn foreign(mark: &Mark) -> impl Iterator<Item = &str> {
+    let known = std::iter::once(&mark.origin).chain(&mark.made_from);
+    known
+        .map(String::as_str)
+        .filter(|origin| crate::taint::is_foreign(origin))
+}
+
 /// Where an untrusted entry came from, all the way back.
 pub(crate) fn origins(mark: &Mark) -> Vec<String> {
-    let known = std::iter::once(&mark.origin).chain(&mark.made_from);
-    let mut all: Vec<String> = known
-        .filter(|origin| crate::taint::is_foreign(origin))
-        .cloned()
-        .collect();
+    let mut all: Vec<String> = foreign(mark).map(str::to_owned).collect();
     if all.is_empty() {
         all.push(if mark.origin.is_empty() {
             "memory".to_owned()
@@ -408,7 +422,8 @@ pub(crate) fn lines(store: &str, hit: &Hit) -> String {
         attributes.push(("session", &hit.mark.session));
     }
     let sources;
-    if hit.mark.untrusted && !hit.mark.made_from.is_empty() {
+    let told = hit.mark.untrusted || foreign(&hit.mark).next().is_some();
+    if told && !hit.mark.made_from.is_empty() {
         sources = hit.mark.made_from.join(", ");
         attributes.push(("made-from", &sources));
     }
@@ -468,23 +483,24 @@ pub(crate) async fn after(
 }
 
 fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<String>) -> Vec<New> {
-    let from = match &turn.origin.door {
-        Door::Peer { identity, .. } => format!("peer {identity}"),
-        Door::Channel { .. } | Door::Rpc { .. } | Door::Cli | Door::Unknown { .. } => "user".to_owned(),
-    };
+    let from = turn.author.own_origin().unwrap_or_else(|| "user".to_owned());
+    let repeats = turn.author.origins();
     let message = format!("message {}", turn.message);
     let mark = |origin: &str, untrusted: bool, made_from: Vec<String>| Mark {
         origin: origin.to_owned(),
         untrusted,
         session: turn.thread.session.to_string(),
         whose: whose(&turn.origin.door),
+        author: turn.author.words(),
         made_from,
     };
     let mut sources = vec![message.clone()];
     sources.extend(untrusted.iter().cloned());
-    let foreign = crate::taint::is_foreign(&from);
+    let foreign = !repeats.is_empty();
+    let mut said_from = vec![message];
+    said_from.extend(repeats.into_iter().filter(|origin| *origin != from));
     let both = [
-        ("user", asked, mark(&from, foreign, vec![message])),
+        ("user", asked, mark(&from, foreign, said_from)),
         (
             "agent",
             said,

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::attach::Said;
+use crate::author::Author;
 use crate::call::Calls;
 use crate::checkpoint;
 use crate::compaction::{self, Replaced};
@@ -276,7 +277,7 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
             })
             .await?;
         if let Some((turn, by)) = turn.filter(|_| session != wanted) {
-            fold.fork(turn, &by);
+            fold.fork(calls, turn, &by);
         }
     }
     calls.cuts.add(wanted, std::mem::take(&mut fold.cuts));
@@ -481,6 +482,11 @@ impl Fold {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
         let shown = skill::shown(calls, found.action_id.as_deref().unwrap_or_default());
+        // Of what was erased, nobody knows.
+        let from_tool = match &outcome {
+            Some(Err(error)) => error.may_quote_tool(),
+            Some(Ok(_)) | None => true,
+        };
         let told = match &outcome {
             Some(outcome) => prompt::result_text(outcome, shown),
             None => Told {
@@ -493,8 +499,13 @@ impl Fold {
         self.cuts.extend(told.cut);
         let pictures = told.pictures.map(|found| (call_id.clone(), found));
         self.pictures.extend(pictures);
-        let (text, is_error) = (told.text, told.is_error);
-        self.with(calls, found.turn, |open| called(open, call_id, text, is_error));
+        let done = Event::CallDone {
+            call_id: call_id.clone(),
+            text: told.text,
+            is_error: told.is_error,
+            from_tool,
+        };
+        self.with(calls, found.turn, |open| called(open, call_id, done));
     }
 
     fn executed(&mut self, calls: &Calls, found: Fields, event: &Recorded) {
@@ -544,6 +555,7 @@ impl Fold {
                 call_id,
                 text,
                 is_error,
+                from_tool: true,
             });
         });
         let name = format!("{}{}", skill::PREFIX, found.skill.as_deref().unwrap_or_default());
@@ -562,7 +574,7 @@ impl Fold {
 
     /// What follows happens in another session: the turn that goes on there belongs to who forked it, with an id of its own and no more
     /// rights than its message had; what waited waits here.
-    fn fork(&mut self, turn: Option<Uuid>, by: &Origin) {
+    fn fork(&mut self, calls: &Calls, turn: Option<Uuid>, by: &Origin) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), turn) {
@@ -582,7 +594,10 @@ impl Fold {
             (None, Some(id)) => {
                 self.waiting = waiting
                     .next()
-                    .map(|(_, said, origin)| (MessageId(id), said, by.clone().at_most(origin.role)))
+                    .map(|(_, said, origin)| {
+                        let by = by.clone().repeating(&Author::of(&origin, &calls.manifest));
+                        (MessageId(id), said, by.at_most(origin.role))
+                    })
                     .into_iter()
                     .collect()
             }
@@ -639,7 +654,8 @@ fn begin(
     (message, origin): (MessageId, Origin),
     said: Said,
 ) -> OpenTurn {
-    let turn = Turn::start_with(history, said).within(calls.bounds());
+    let author = Author::of(&origin, &calls.manifest);
+    let turn = Turn::start_with(history, said, author).within(calls.bounds());
     OpenTurn {
         message,
         origin,
@@ -655,12 +671,7 @@ fn begin(
 }
 
 /// A call's end, in the order in which the model asked: what ended before a call ahead of it waits for that one.
-fn called(open: &mut OpenTurn, call_id: String, text: String, is_error: bool) {
-    let done = Event::CallDone {
-        call_id: call_id.clone(),
-        text,
-        is_error,
-    };
+fn called(open: &mut OpenTurn, call_id: String, done: Event) {
     match open.effects.last() {
         Some(Effect::Call(next)) if next.id != call_id => {
             open.early.insert(call_id, done);

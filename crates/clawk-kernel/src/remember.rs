@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::author::Author;
 use crate::call::{Caller, Calls, Permit};
 use crate::door::Origin;
 use crate::error::KernelError;
@@ -202,13 +203,15 @@ impl Asked<'_> {
 
     /// What is kept is marked by what the context was made of, whatever it says of itself.
     fn mark(&self) -> Mark {
-        let taint = &self.caller.context.taint;
+        let sources = self.caller.context.sources();
+        let requester = self.caller.context.requester.as_ref();
         let mut made_from = vec![format!("call {}", self.permit.request_id().as_str())];
         made_from.extend(self.caller.turn.map(|turn| format!("message {turn}")));
-        made_from.extend(taint.iter().cloned());
+        made_from.extend(sources.iter().cloned());
         Mark {
-            origin: taint.first().cloned().unwrap_or_else(|| "agent".to_owned()),
-            untrusted: !taint.is_empty(),
+            origin: sources.first().cloned().unwrap_or_else(|| "agent".to_owned()),
+            untrusted: !sources.is_empty(),
+            author: requester.map_or_else(|| Author::runtime().words(), Author::words),
             session: self.caller.thread.session.to_string(),
             whose: self
                 .origin()
@@ -312,6 +315,15 @@ impl Asked<'_> {
             .map(|origin| recall::whose(&origin.door))
             .unwrap_or_default();
         recall::trace(&*self.calls.runner, spec, &mut found).await;
+        if let Some(requester) = self
+            .caller
+            .context
+            .requester
+            .as_ref()
+            .filter(|_| !self.calls.memories.taped)
+        {
+            recall::authors::judge(self.calls, &mut found, (requester, &mine)).await;
+        }
         self.calls.memories.weigh(spec, &mut found, &mine);
         let mut look = Look::new(
             &self.calls.screens,

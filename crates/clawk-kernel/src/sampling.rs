@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{Caller, Calls, Permit, Rank, Request, call};
+use crate::author::Author;
+use crate::call::{Caller, Calls, Context, Permit, Rank, Request, call};
 use crate::door::Door;
 use crate::event::Thread;
 use crate::infer::{NoAnswer, Site, infer};
@@ -136,7 +137,7 @@ async fn sample(
         notices: Notices::default(),
         pends: false,
         purse: calls.table.purse_of(id),
-        context: Arc::default(),
+        context: Arc::new(Context::of_session(calls, id)),
         member: None,
         rank: Rank::default(),
     };
@@ -196,6 +197,7 @@ pub(crate) async fn run(
             text: message.text.clone(),
             images: Vec::new(),
             frame: String::new(),
+            author: Author::unknown(),
         },
         SampleRole::Assistant => Message::Assistant {
             text: message.text.clone(),

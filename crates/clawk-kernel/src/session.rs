@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::attach::{self, Attached, Incoming, Said, Setting};
+use crate::author;
 use crate::call::Calls;
 use crate::door::{Door, Origin};
 use crate::drive::{self, Turns};
@@ -173,6 +174,7 @@ pub(crate) async fn open_as(
         history: Mutex::new(opening.history),
         turn: Mutex::new(CancellationToken::new()),
         running: AtomicBool::new(false),
+        asker: Mutex::default(),
         // A new session has read nothing, which need not be looked up.
         labels: Mutex::new((!resumed).then(Default::default)),
         context: Mutex::new((!resumed).then(|| sessions.turns.at_start.context.clone())),
@@ -652,13 +654,16 @@ fn accepted(
         .map_or((None, None, None), |(channel, conversation, direct)| {
             (Some(channel), Some(conversation), Some(direct))
         });
+    let kind = origin.author_kind;
     let payload = MessageAccepted {
+        author_kind: kind.unwrap_or_else(|| author::kind_of(&origin.door, &sessions.calls.manifest)),
         channel,
         conversation,
         direct,
         door: origin.door.name(),
         message_id: id.0,
         platform_ids: &origin.platform_ids,
+        repeats: &origin.repeats,
         role: origin.role.as_str(),
         sender: origin.door.sender(),
         size_bytes,

@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) turn: Mutex<CancellationToken>,
     /// A turn runs.
     pub(crate) running: AtomicBool,
+    /// The door of whoever's message the turn answers that runs, or ran last.
+    pub(crate) asker: Mutex<Option<Door>>,
     /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
     /// What its record says of the context files; `None`: not looked up since it is in memory.
@@ -56,6 +58,14 @@ impl State {
 
     pub(crate) fn set_history(&self, messages: Vec<Message>) {
         *lock(&self.history) = messages;
+    }
+
+    pub(crate) fn asker(&self) -> Option<Door> {
+        lock(&self.asker).clone()
+    }
+
+    pub(crate) fn set_asker(&self, door: &Door) {
+        *lock(&self.asker) = Some(door.clone());
     }
 
     pub(crate) fn labels(&self) -> Option<BTreeSet<String>> {

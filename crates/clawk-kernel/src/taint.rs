@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clawk_plan::NetworkMode;
+use clawk_plan::{Level, NetworkMode, Plan};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::catalog::{Described, Entry};
-use crate::event::{ContextTainted, Draft, Scribe, Thread, kind as event};
-use crate::ports::{Marked, Message};
+use crate::event::{ContextTainted, Draft, Scribe, Thread, digest, kind as event};
+use crate::ports::{Executor, Marked, Message};
 
 /// Origins whose text is not the user's own.
 pub(crate) fn is_foreign(origin: &str) -> bool {
@@ -53,8 +53,51 @@ impl Brings {
     }
 }
 
-/// By what the runtime knows of a tool: its category and the annotations that count; a server's tools as MCP has it.
+/// By what runs a tool and how far its sandbox lets it reach (R50). A label or an annotation only makes it worse.
 pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
+    let outside = reaches_out(&entry.plan);
+    let ran = match described.executor {
+        // A record of an earlier version does not say what ran; the labels decided then.
+        Executor::Unrecorded => return by_label(entry, described),
+        Executor::Builtin => builtin(described, outside),
+        Executor::Command | Executor::Mcp if outside => Brings::Web,
+        Executor::Command | Executor::Mcp => Brings::Tool,
+        Executor::Http => Brings::Web,
+        Executor::A2a => Brings::Peer,
+    };
+    let said = match by_label(entry, described) {
+        // A name of our own tools' kinds gives other tools nothing of what those may.
+        Brings::Memory | Brings::Nothing => Brings::Tool,
+        // Without a label a server is taken for one that reaches an open world: what it can reach is known better here.
+        Brings::Web if described.executor == Executor::Mcp && !described.reaches_network() => Brings::Tool,
+        said => said,
+    };
+    match (described.executor, ran) {
+        (Executor::Builtin, Brings::Memory | Brings::Nothing) if said == Brings::Tool => ran,
+        _ => ran.worse(said),
+    }
+}
+
+/// Something in this sandbox could have text of the network. Nothing encloses a tool at level `none`.
+fn reaches_out(plan: &Plan) -> bool {
+    plan.network().mode != NetworkMode::Deny || plan.level() == Level::None
+}
+
+/// A built-in, by the category that it has itself.
+fn builtin(described: &Described, outside: bool) -> Brings {
+    match described.own_category {
+        Some("memory") => Brings::Memory,
+        Some("peer") => Brings::Peer,
+        Some("shell") if outside => Brings::Web,
+        Some("network") => Brings::Web,
+        Some("filesystem") => Brings::File,
+        Some("utility") => Brings::Nothing,
+        Some(_) | None => Brings::Tool,
+    }
+}
+
+/// What the manifest's labels and annotations say.
+fn by_label(entry: &Entry, described: &Described) -> Brings {
     let category = described.labels.get("category").map(String::as_str);
     let outside = entry.plan.network().mode != NetworkMode::Deny;
     match category {
@@ -78,6 +121,8 @@ pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
 const MAX_ORIGIN_BYTES: usize = 300;
 /// The longest name of a sender in an origin, characters.
 const MAX_SENDER_CHARS: usize = 60;
+/// Characters of the digest behind a sender's name that had to be changed.
+const SHORT_HASH_CHARS: usize = 12;
 
 /// The origin of a call's result.
 pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings) -> Option<String> {
@@ -98,18 +143,40 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings
     Some(plain(&origin))
 }
 
-/// The origin of a file that somebody sent: another's words, by the name that the channel knows them by. A name holds nothing that
-/// could look like another sender, another channel or the file of [`bare`].
+/// The origin of somebody's words, by the name that the channel knows them by. A name holds nothing that could look like another
+/// sender, another channel or the file of [`bare`]; two names never give the same origin.
 pub(crate) fn of_sender(sender: &str, channel: &str) -> String {
     let plain = |c: char| {
-        c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | ':' | '#' | '!' | '/' | '=' | '~')
+        c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | ':' | '#' | '!' | '/' | '=')
     };
     let name: String = sender
         .chars()
         .map(|c| if plain(c) { c } else { '_' })
         .take(MAX_SENDER_CHARS)
         .collect();
-    format!("peer {name} on {channel}")
+    if name == sender {
+        return format!("peer {name} on {channel}");
+    }
+    let hash = digest(sender.as_bytes()).to_string();
+    let short = hash.get(..SHORT_HASH_CHARS).unwrap_or_default();
+    format!("peer {name}~{short} on {channel}")
+}
+
+/// The origin of another agent's words.
+pub(crate) fn of_peer(identity: &str) -> String {
+    plain(&format!("peer {identity}"))
+}
+
+/// The origin of a file that somebody sent. What is in it need not be the sender's own words, so it is not that person's own.
+pub(crate) fn of_attachment(sender: &str, channel: &str) -> String {
+    format!("{} as a file", of_sender(sender, channel))
+}
+
+/// An origin in words that people understand: `ann on slack` for `peer ann on slack`.
+#[must_use]
+pub fn words(origin: &str) -> String {
+    let person = origin.strip_prefix("peer ").filter(|who| who.contains(" on "));
+    person.unwrap_or(origin).to_owned()
 }
 
 /// Origins that a file keeps for later readers. A file says `file` of itself, so text of tools and of other files needs no mark.
@@ -169,13 +236,14 @@ fn plain(origin: &str) -> String {
     origin.replace(['\n', '\r', '"', '<', '>', ','], " ")
 }
 
-/// The origins of what a conversation holds. `brings` says what each tool's results are.
+/// The origins of what a conversation holds, whoever asks: whoever runs a turn takes out the words that are the requester's own.
+/// `brings` says what each tool's results are.
 pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings) -> BTreeSet<String> {
     let mut asked: BTreeMap<&str, (&str, &Map<String, Value>)> = BTreeMap::new();
     let mut found = BTreeSet::new();
     for message in messages {
         match message {
-            Message::User { .. } => {}
+            Message::User { author, .. } => found.extend(author.origins()),
             Message::Assistant { calls, .. } => {
                 for call in calls {
                     if let Ok(arguments) = &call.arguments {
@@ -183,6 +251,8 @@ pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings)
                     }
                 }
             }
+            // What did not run brought nothing.
+            Message::ToolResult { from_tool: false, .. } => {}
             Message::ToolResult { call_id, text, .. } => {
                 let Some((tool, arguments)) = asked.get(call_id.as_str()) else {
                     continue;
@@ -197,17 +267,15 @@ pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings)
     found
 }
 
-/// The origins of the untrusted entries in a text that [`crate::recall::lines`] wrote: what stands in an entry can't look like a mark.
+/// The origins of the entries in a text that [`crate::recall::lines`] wrote, whomever they were shown to: what stands in an entry can't
+/// look like a mark.
 fn of_entries(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     // Of what was cut out, nobody knows the marks.
     if text.starts_with("[cut:") {
         found.insert("web".to_owned());
     }
-    for line in text
-        .lines()
-        .filter(|line| line.starts_with("<entry ") && line.contains(" trust=\"untrusted\""))
-    {
+    for line in text.lines().filter(|line| line.starts_with("<entry ")) {
         let attribute = |name: &str| {
             let (_, rest) = line.split_once(&format!(" {name}=\""))?;
             rest.split_once('"').map(|(value, _)| value)

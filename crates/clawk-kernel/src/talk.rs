@@ -17,10 +17,11 @@ use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
 use crate::hosts;
 use crate::notice::{Notice, Stop, TurnEnd};
-use crate::ports::{JournalError, Recorded, Scan, Usage};
+use crate::ports::{JournalError, Message, Recorded, Scan, Usage};
 use crate::recover;
 use crate::session::{self, Sessions};
 use crate::shown::{self, Shown};
+use crate::taint;
 use crate::time::Timestamp;
 use crate::watch::Watcher;
 use told::{ClientCall, Talk, Told};
@@ -134,6 +135,24 @@ fn mark(place: &Ids) -> String {
     format!("request:{}", place.request)
 }
 
+/// What is said, with whose words it holds: what a client says was said before is nobody's word here (R44).
+fn said(door: Door, place: &Ids, asked: &Talk, history: &[Message]) -> (Origin, Incoming) {
+    let (text, repeats) = earlier::compose(history, &asked.earlier, &asked.text);
+    let told_by = taint::of_sender(door.sender(), "a client's history");
+    let origin = Origin {
+        platform_ids: vec![asked.request_id.as_str().to_owned(), mark(place)],
+        tools: asked.tools.clone(),
+        repeats: repeats.then_some(told_by).into_iter().collect(),
+        ..Origin::from(door)
+    };
+    let said = Incoming {
+        text,
+        images: asked.images.clone(),
+        ..Incoming::default()
+    };
+    (origin, said)
+}
+
 async fn fresh(
     sessions: &Arc<Sessions>,
     door: Door,
@@ -149,16 +168,7 @@ async fn fresh(
         conversation::open(sessions, &door, Which::Named(place.session)).await?
     };
     let watcher = state.notices.watch(sessions.life.over.clone());
-    let origin = Origin {
-        platform_ids: vec![asked.request_id.as_str().to_owned(), mark(place)],
-        tools: asked.tools.clone(),
-        ..Origin::from(door)
-    };
-    let said = Incoming {
-        text: earlier::compose(&state.history(), &asked.earlier, &asked.text),
-        images: asked.images.clone(),
-        ..Incoming::default()
-    };
+    let (origin, said) = said(door, place, asked, &state.history());
     if sessions.calls.hosts.is_some() {
         // Another host may hand the same message over at this moment.
         let order = state.arriving.lock().await;
@@ -182,16 +192,7 @@ async fn elsewhere(
     asked: &Talk,
 ) -> Result<Told, KernelError> {
     let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-    let origin = Origin {
-        platform_ids: vec![asked.request_id.as_str().to_owned(), mark(place)],
-        tools: asked.tools.clone(),
-        ..Origin::from(door)
-    };
-    let said = Incoming {
-        text: earlier::compose(&[], &asked.earlier, &asked.text),
-        images: asked.images.clone(),
-        ..Incoming::default()
-    };
+    let (origin, said) = said(door, place, asked, &[]);
     hosts::hand_over(sessions, (place.session, place.message), &origin, &said).await?;
     until_ended(sessions, place.session, place).await
 }

@@ -10,6 +10,7 @@ use clawk_recall::entry::Hit;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::author::Author;
 use crate::compaction;
 use crate::event::{MemoryCompacted, MemoryExpired, Thread, kind};
 use crate::infer::{self, NoAnswer, Site};
@@ -244,6 +245,7 @@ async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summ
             text: told,
             images: Vec::new(),
             frame: String::new(),
+            author: Author::runtime(),
         }],
         tools: Vec::new(),
         max_output_tokens: 0,

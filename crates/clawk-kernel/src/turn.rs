@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use clawk_proto::Digest;
 
 use crate::attach::Said;
+use crate::author::Author;
 use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
 use guard::{Finding, Trail, call_digest};
 
@@ -25,6 +26,8 @@ pub enum Event {
         text: String,
         /// It failed or was refused.
         is_error: bool,
+        /// The text holds what the tool said.
+        from_tool: bool,
     },
     /// A call was handed to the client whose tool it is: when all calls have ended, so has the turn.
     Handed {
@@ -107,21 +110,26 @@ struct Running {
 }
 
 impl Turn {
-    /// A turn that answers `text` after `history`; its first effect is [`Effect::Infer`].
+    /// A turn that answers what `author` says after `history`; its first effect is [`Effect::Infer`].
     #[must_use]
-    pub fn start(history: Vec<Message>, text: String) -> Self {
+    pub fn start(history: Vec<Message>, text: String, author: Author) -> Self {
         let said = Said {
             text,
             ..Said::default()
         };
-        Self::start_with(history, said)
+        Self::start_with(history, said, author)
     }
 
     /// The same with pictures beside the text, and a frame before it.
-    pub(crate) fn start_with(history: Vec<Message>, said: Said) -> Self {
+    pub(crate) fn start_with(history: Vec<Message>, said: Said, author: Author) -> Self {
         let Said { text, images, frame } = said;
         let mut messages = history;
-        messages.push(Message::User { text, images, frame });
+        messages.push(Message::User {
+            text,
+            images,
+            frame,
+            author,
+        });
         Self {
             messages,
             queue: VecDeque::new(),
@@ -218,7 +226,8 @@ impl Turn {
                 call_id,
                 text,
                 is_error,
-            } => self.call_done(call_id, text, is_error),
+                from_tool,
+            } => self.call_done((call_id, text), is_error, from_tool),
             Event::Handed { call_id } => self.handed(call_id),
             Event::Failed(reason) => self.end(End::Failed(reason)),
             Event::Cancelled => self.end(End::Cancelled),
@@ -232,6 +241,7 @@ impl Turn {
             text,
             images: Vec::new(),
             frame: String::new(),
+            author: Author::runtime(),
         });
         vec![Effect::Infer]
     }
@@ -298,7 +308,12 @@ impl Turn {
         effects
     }
 
-    fn call_done(&mut self, call_id: String, mut text: String, is_error: bool) -> Vec<Effect> {
+    fn call_done(
+        &mut self,
+        (call_id, mut text): (String, String),
+        is_error: bool,
+        from_tool: bool,
+    ) -> Vec<Effect> {
         let finding = match self.running.take().filter(|running| running.id == call_id) {
             Some(Running { name, digest, .. }) => self.trail.add(&name, digest, &text, self.bounds),
             None => Finding::Fine,
@@ -311,6 +326,7 @@ impl Turn {
             call_id,
             text,
             is_error,
+            from_tool,
         });
         match finding {
             Finding::Stop(stopped) => self.stop(stopped),
@@ -325,6 +341,7 @@ impl Turn {
             call_id,
             text: HANDED.to_owned(),
             is_error: false,
+            from_tool: false,
         });
         self.next()
     }
@@ -347,6 +364,7 @@ impl Turn {
                     call_id: call.id,
                     text,
                     is_error: true,
+                    from_tool: false,
                 });
                 if let Finding::Stop(stopped) = finding {
                     return self.stop(stopped);
@@ -381,6 +399,7 @@ impl Turn {
                 call_id,
                 text,
                 is_error: true,
+                from_tool: false,
             });
         }
         vec![Effect::Done(end)]

@@ -180,6 +180,21 @@ pub fn file(path: &Path) -> Seen {
     }
 }
 
+/// How the subject of a fact about a file ends that a call only writes.
+const WRITTEN: &str = " (written, not read)";
+
+/// The facts about a file that a call writes and does not read: an exact approval is bound to its content, a lasting one only to where
+/// links on the way to it lead, since each run changes the content.
+#[must_use]
+pub fn written_file(path: &Path) -> Vec<Fact> {
+    let named = format!("`{}`", path.display());
+    let mut facts = file(path).facts;
+    for fact in facts.iter_mut().filter(|fact| fact.subject == named) {
+        fact.subject = format!("{named}{WRITTEN}");
+    }
+    facts
+}
+
 /// How programs are searched for: the search path, the folder of relative names, and what the sandbox shows.
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'a> {
@@ -200,7 +215,9 @@ const FOLDERS: &str = "the folders on the way to ";
 /// same content is the same one. Of a file too large to be hashed whole, every sign of a change counts.
 #[must_use]
 pub fn lasting(facts: &[Fact]) -> Vec<Fact> {
-    let all = facts.iter().filter(|fact| !fact.subject.starts_with(FOLDERS));
+    let all = facts
+        .iter()
+        .filter(|fact| !fact.subject.starts_with(FOLDERS) && !fact.subject.ends_with(WRITTEN));
     all.map(|fact| {
         // Only what was found at a path has a subject that begins with the path.
         let found = fact.subject.starts_with('`');

@@ -129,7 +129,7 @@ impl RuleSet {
 
     fn answer(&self, call: &Call<'_>) -> Verdict {
         self.first(call)
-            .map_or_else(|| self.no_rule(), |rule| rule.verdict())
+            .map_or_else(|| self.no_rule(), |rule| rule.verdict(call.subject.usage))
     }
 
     fn decide(&self, subject: &Subject<'_>) -> Verdict {
@@ -174,7 +174,7 @@ impl RuleSet {
             });
             if decided {
                 return Explanation {
-                    verdict: rule.verdict(),
+                    verdict: rule.verdict(call.subject.usage),
                     steps,
                 };
             }
@@ -326,19 +326,44 @@ impl Engine {
     /// first decides; `Some` if it denies. Conditions fail closed, as always. A rule without `match.name` names no tool, so a catch-all deny leaves the tool unknown.
     #[must_use]
     pub fn denies_by_name(&self, tool: &str) -> Option<Verdict> {
+        self.named_rule(tool, |rule| rule.conditions.is_empty() || !rule.is_permissive())
+    }
+
+    fn named_rule(&self, tool: &str, counts: impl Fn(&Rule) -> bool) -> Option<Verdict> {
         let names_it = |rule: &Rule| {
             rule.matcher.name.as_ref().is_some_and(|name| name.matches(tool))
                 && rule.matcher.asks_for_name_only()
                 && rule.scope != Scope::Category
                 && rule.limit.is_none()
-                && (rule.conditions.is_empty() || !rule.is_permissive())
+                && counts(rule)
         };
         self.all
             .rules
             .iter()
             .find(|rule| names_it(rule))
             .filter(|rule| rule.effect == Effect::Deny)
-            .map(|rule| rule.verdict())
+            .map(|rule| rule.verdict(UsageView::default()))
+    }
+
+    /// Whether a deny rule names a known tool in this call, by the call's own arguments and context: of the rules whose `match.name` fits
+    /// the subject's name and which apply, the first decides; `Some` if it denies. For names beside the tool's own: the declared tool
+    /// that a server's tool stands for, an action.
+    #[must_use]
+    pub fn denies_call_by_name(&self, subject: &Subject<'_>) -> Option<Verdict> {
+        let call = Call::new(subject);
+        let decides = |rule: &&Arc<Rule>| rule.matcher.name.is_some() && rule.applies(&call).is_ok();
+        self.all
+            .rules
+            .iter()
+            .find(decides)
+            .filter(|rule| rule.effect == Effect::Deny)
+            .map(|rule| rule.verdict(subject.usage))
+    }
+
+    /// As [`denies_by_name`](Self::denies_by_name), of rules without conditions: what such a rule denies need not be looked at.
+    #[must_use]
+    pub fn always_denies_by_name(&self, tool: &str) -> Option<Verdict> {
+        self.named_rule(tool, |rule| rule.conditions.is_empty())
     }
 
     /// Which rule decides and why each earlier one does not. Walks the rules one by one: for people, not for the path.

@@ -30,4 +30,4 @@ pub use explain::{Explanation, Step, WhyNot};
 pub use layers::{Account, Layer, Layers, Said};
 pub use screen::{Injection, Screen};
 pub use source::{CompileError, Warning, WarningKind, micro_usd};
-pub use verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};
+pub use verdict::{Approval, Effect, SpentLimit, TimeoutDefault, Verdict, autonomy};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::engine::{Call, Subject, UsageView};
 use crate::explain::WhyNot;
 use crate::glob::Name;
-use crate::verdict::{Effect, Verdict};
+use crate::verdict::{Effect, SpentLimit, Verdict};
 
 /// What a rule applies to (R11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,11 +83,25 @@ pub(crate) struct Limit {
 
 impl Limit {
     fn is_spent(&self, usage: UsageView) -> bool {
-        self.tokens_per_day
-            .is_some_and(|limit| usage.tokens_today >= limit)
-            || self
-                .cost_per_day_microusd
-                .is_some_and(|limit| usage.cost_today_microusd >= limit)
+        self.spent(usage).is_some()
+    }
+
+    /// The limit that is spent, by its name in the rule.
+    fn spent(&self, usage: UsageView) -> Option<SpentLimit> {
+        let tokens = self.tokens_per_day.map(|limit| SpentLimit {
+            name: "tokens_per_day",
+            limit,
+            used: usage.tokens_today,
+        });
+        let cost = self.cost_per_day_microusd.map(|limit| SpentLimit {
+            name: "cost_per_day_usd",
+            limit,
+            used: usage.cost_today_microusd,
+        });
+        tokens
+            .into_iter()
+            .chain(cost)
+            .find(|spent| spent.used >= spent.limit)
     }
 }
 
@@ -202,7 +216,7 @@ impl Rule {
     }
 
     /// What the rule says when it applies.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self, usage: UsageView) -> Verdict {
         Verdict {
             effect: self.effect,
             rule_id: Some(Arc::clone(&self.id)),
@@ -210,6 +224,7 @@ impl Rule {
             reason: self.reason.clone(),
             audit: self.effect == Effect::AuditOnly,
             limit_spent: self.limit.is_some(),
+            limit: self.limit.and_then(|limit| limit.spent(usage)),
             taint: self.looks_at_taint(),
         }
     }

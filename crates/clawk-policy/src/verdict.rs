@@ -68,6 +68,17 @@ impl Effect {
     }
 }
 
+/// A `rate_limit` of a rule that is spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpentLimit {
+    /// `tokens_per_day` or `cost_per_day_usd`.
+    pub name: &'static str,
+    /// The bound: tokens, or millionths of a US dollar.
+    pub limit: u64,
+    /// Spent so far in the current UTC day.
+    pub used: u64,
+}
+
 /// A decision with its origin. Cloning copies three reference counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -83,6 +94,8 @@ pub struct Verdict {
     pub audit: bool,
     /// The rule applied because its `rate_limit` is spent: a refusal is `-32021`, not `-32011` (R16a).
     pub limit_spent: bool,
+    /// Which limit that is.
+    pub limit: Option<SpentLimit>,
     /// The rule looked at what the context was made of: no standing grant stands against it.
     pub taint: bool,
 }
@@ -98,6 +111,7 @@ impl Verdict {
             reason: None,
             audit: false,
             limit_spent: false,
+            limit: None,
             taint: false,
         }
     }

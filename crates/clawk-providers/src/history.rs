@@ -74,7 +74,9 @@ pub(crate) fn history<'a>(
     while let Some(message) = request.messages.get(at) {
         at += 1;
         match message {
-            Message::User { text, images, frame } => {
+            Message::User {
+                text, images, frame, ..
+            } => {
                 add_user(&mut entries, &join_frame(frame, text), images, rules);
             }
             Message::Assistant { text, calls, state } => {

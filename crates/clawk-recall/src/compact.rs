@@ -26,6 +26,9 @@ const SUMMARY_IDS: usize = 2000;
 /// Origins and sources that a summary carries.
 const SUMMARY_SOURCES: usize = 64;
 
+/// Stands for further origins, as the worst of them.
+const MANY_SOURCES: &str = "web and others, too many to list";
+
 /// A summary of the oldest entries that a model wrote, and of which entries exactly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
@@ -211,22 +214,44 @@ pub fn mark_of(old: &[Hit]) -> Mark {
     let mut made_from: Vec<String> = Vec::new();
     let origins = old.iter().map(|hit| &hit.mark.origin);
     let sources = old.iter().flat_map(|hit| &hit.mark.made_from);
-    for source in origins.chain(sources) {
-        let new = !source.is_empty() && source != "memory" && !made_from.contains(source);
-        if new && made_from.len() < SUMMARY_SOURCES {
-            made_from.push(source.clone());
+    let known = origins.chain(sources);
+    let known = known.filter(|source| !source.is_empty() && *source != "memory");
+    // Whose words they are comes before which messages they were: a bound must not wash them.
+    let (others, rest): (Vec<&String>, Vec<&String>) = known.partition(|source| is_others(source));
+    for source in others.into_iter().chain(rest) {
+        if made_from.contains(source) {
+            continue;
         }
+        if made_from.len() >= SUMMARY_SOURCES {
+            if is_others(source) && !made_from.iter().any(|known| known == MANY_SOURCES) {
+                made_from.push(MANY_SOURCES.to_owned());
+            }
+            continue;
+        }
+        made_from.push(source.clone());
     }
+    let author = old.first().map(|hit| hit.mark.author.clone()).unwrap_or_default();
+    let one_author = old.iter().all(|hit| hit.mark.author == author);
     let whose = old.first().map(|hit| hit.mark.whose.clone()).unwrap_or_default();
     let one = old.iter().all(|hit| hit.mark.whose == whose);
     Mark {
         origin: "memory".to_owned(),
         untrusted: old.iter().any(|hit| hit.mark.untrusted),
+        author: if one_author {
+            author
+        } else {
+            "several authors".to_owned()
+        },
         session: String::new(),
         // Several conversations in one text: nobody's but the administrator's.
         whose: if one { whose } else { "several".to_owned() },
         made_from,
     }
+}
+
+/// An origin of words that are not the owner's or the agent's.
+fn is_others(source: &str) -> bool {
+    matches!(source.split(' ').next(), Some("web" | "peer" | "tool" | "file"))
 }
 
 /// The beginning of each, within a bound. No model is asked.

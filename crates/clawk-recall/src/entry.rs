@@ -15,6 +15,9 @@ pub struct Mark {
     /// It holds text, or was made from text, that the agent's user did not say.
     #[serde(default, skip_serializing_if = "is_false")]
     pub untrusted: bool,
+    /// Who it is from, for people: `ann on slack (user)`. Empty: of an earlier version, which knew no authors.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub author: String,
     /// The session that it was stored from.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub session: String,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use clawk_kernel::Role;
+use clawk_kernel::{QUEUE_CLIENTS, Role};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
@@ -110,6 +110,7 @@ impl Token {
             scopes: self.scopes.clone(),
             owner: false,
             orders: false,
+            by_queue: false,
         }
     }
 }
@@ -154,6 +155,8 @@ pub struct Rights {
     owner: bool,
     /// It gives the orders of `clawk approve`, `clawk stop` and so on.
     orders: bool,
+    /// It comes by a queue or a folder: whoever can write there is this client.
+    by_queue: bool,
 }
 
 impl Rights {
@@ -165,6 +168,7 @@ impl Rights {
             scopes: vec![Scope::Admin],
             owner: true,
             orders: false,
+            by_queue: false,
         }
     }
 
@@ -175,6 +179,14 @@ impl Rights {
             orders: true,
             ..Self::admin(&format!("local user {user}"))
         }
+    }
+
+    /// The name under which the client's words are recorded, by the name that it gives itself.
+    pub(crate) fn client_name(&self, own: &str) -> String {
+        if self.by_queue {
+            return format!("{QUEUE_CLIENTS}{own}");
+        }
+        own.to_owned()
     }
 
     /// Who comes by a queue or a folder, with the role that `[doors.NAME]` says (R39).
@@ -195,6 +207,7 @@ impl Rights {
             scopes,
             owner: false,
             orders: false,
+            by_queue: true,
         }
     }
 
@@ -205,6 +218,7 @@ impl Rights {
             scopes,
             owner: false,
             orders: false,
+            by_queue: false,
         }
     }
 
@@ -215,6 +229,7 @@ impl Rights {
             scopes: vec![Scope::Admin],
             owner: false,
             orders: false,
+            by_queue: false,
         }
     }
 

@@ -9,7 +9,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{
-    Description, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, Sampler, ToolRunner,
+    Description, Executor, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, Sampler,
+    ToolRunner,
 };
 use clawk_kernel::sheet::{Line, Preview};
 use clawk_kernel::witness::Fact;
@@ -337,19 +338,38 @@ async fn timed(
     }
 }
 
+/// A tool of which the manifest says what it is.
+fn declared(executor: Executor) -> Description {
+    Description {
+        input_schema: json!({"type": "object"}),
+        executor,
+        ..Description::default()
+    }
+}
+
 impl ToolRunner for Runner {
     fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
         Box::pin(async move {
             Ok(match &*self.binding(tool)? {
-                Binding::Builtin(builtin) => builtin.describe_here(&self.shared),
-                Binding::Extra(extra) => extra.describe(),
-                Binding::Mcp(served) => served.describe().await?,
-                Binding::A2a(_) => Remote::describe(),
-                // The manifest says what these are.
-                Binding::Command(_) | Binding::Http(_) => Description {
-                    input_schema: json!({"type": "object"}),
-                    ..Description::default()
+                Binding::Builtin(builtin) => Description {
+                    executor: Executor::Builtin,
+                    ..builtin.describe_here(&self.shared)
                 },
+                Binding::Extra(extra) => Description {
+                    executor: Executor::Builtin,
+                    ..extra.describe()
+                },
+                Binding::Mcp(served) => Description {
+                    executor: Executor::Mcp,
+                    ..served.describe().await?
+                },
+                Binding::A2a(_) => Description {
+                    executor: Executor::A2a,
+                    ..Remote::describe()
+                },
+                // The manifest says what these are.
+                Binding::Command(_) => declared(Executor::Command),
+                Binding::Http(_) => declared(Executor::Http),
             })
         })
     }

@@ -29,6 +29,8 @@ pub(crate) struct Stands {
     facts: Vec<Fact>,
     programs: Vec<String>,
     files: Vec<PathBuf>,
+    /// Files that a command line writes by `>` or `>>` and names nowhere else.
+    written: Vec<PathBuf>,
     search: Option<String>,
     from: PathBuf,
     /// The operator configured the program: it runs wherever it is.
@@ -47,6 +49,7 @@ impl Stands {
             facts: Vec::new(),
             programs: Vec::new(),
             files: Vec::new(),
+            written: Vec::new(),
             search,
             from: look.workdir.to_path_buf(),
             configured: false,
@@ -144,10 +147,21 @@ impl Stands {
                 format!("{more} more words, bound by their text alone"),
             );
         }
-        for Word { text, first } in words.into_iter().take(MAX_WORDS) {
-            self.files.push(self.from.join(&text));
-            if first {
-                self.programs.push(text);
+        let words: Vec<Word> = words.into_iter().take(MAX_WORDS).collect();
+        for Word { text, first, written } in &words {
+            let read = || {
+                words
+                    .iter()
+                    .any(|other| !other.written && self.from.join(&other.text) == self.from.join(text))
+            };
+            let place = self.from.join(text);
+            if *written && !read() {
+                self.written.push(place);
+            } else {
+                self.files.push(place);
+            }
+            if *first {
+                self.programs.push(text.clone());
             }
         }
     }
@@ -170,6 +184,9 @@ impl Stands {
         for file in self.files.iter().filter(|file| file.is_file()) {
             facts.extend(witness::file(file).facts);
         }
+        for file in self.written.iter().filter(|file| file.is_file()) {
+            facts.extend(witness::written_file(file));
+        }
         facts
     }
 
@@ -177,7 +194,8 @@ impl Stands {
     pub(crate) fn told(&self) -> Vec<String> {
         let mut lines = vec![format!("  in {}", self.from.display())];
         lines.extend(self.programs());
-        let links = self.files.iter().filter_map(|file| {
+        let named = self.files.iter().chain(&self.written);
+        let links = named.filter_map(|file| {
             let target = std::fs::read_link(file).ok()?; // silent-ok: it is no link, or not there
             let real = file.canonicalize().unwrap_or(target); // silent-ok: it leads nowhere
             Some(format!("  {} leads to {}", file.display(), real.display()))
@@ -235,6 +253,8 @@ struct Word {
     text: String,
     /// It stands where a command stands.
     first: bool,
+    /// It stands behind `>` or `>>`: its file is written there, and not read.
+    written: bool,
 }
 
 /// The words of a command line, as a reader sees them: an aid to binding, no parser of the shell. Whatever it misses is
@@ -243,34 +263,58 @@ fn words(command: &str) -> Vec<Word> {
     let mut found = Vec::new();
     let mut word = String::new();
     let mut first = true;
-    let mut end = |word: &mut String, first: &mut bool, boundary: bool| {
+    let (mut quote, mut redirected, mut before) = (None, false, ' ');
+    let mut end = |word: &mut String, first: &mut bool, written: &mut bool, boundary: bool| {
         if !word.is_empty() {
             let text = std::mem::take(word);
+            let to_file = std::mem::take(written);
             let assigns = *first && text.split_once('=').is_some_and(|(name, _)| is_name(name));
             let keyword = *first && KEYWORDS.contains(&text.as_str());
             let stays = assigns || keyword;
-            if !stays {
-                found.push(Word { text, first: *first });
+            if to_file {
+                found.push(Word {
+                    text,
+                    first: false,
+                    written: true,
+                });
+            } else if !stays {
+                found.push(Word {
+                    text,
+                    first: *first,
+                    written: false,
+                });
                 *first = false;
             }
         }
         if boundary {
             *first = true;
+            *written = false;
         }
     };
     let mut rest = command.chars();
     while let Some(character) = rest.next() {
         match character {
-            '\'' | '"' => {}
-            '\\' => word.extend(rest.next().filter(|next| *next != '\n')),
-            ';' | '|' | '&' | '\n' | '(' | ')' | '`' => end(&mut word, &mut first, true),
-            '<' | '>' => end(&mut word, &mut first, false),
+            '\'' | '"' => match quote {
+                None => quote = Some(character),
+                Some(open) if open == character => quote = None,
+                Some(_) => {}
+            },
+            '\\' if quote != Some('\'') => word.extend(rest.next().filter(|next| *next != '\n')),
+            // `>|` and `>&` go on with the file.
+            '|' | '&' if before == '>' => {}
+            ';' | '|' | '&' | '\n' | '(' | ')' | '`' => end(&mut word, &mut first, &mut redirected, true),
+            '<' | '>' => {
+                end(&mut word, &mut first, &mut redirected, false);
+                // `<>` reads as well.
+                redirected = character == '>' && before != '<' && quote.is_none();
+            }
             '$' => {}
-            blank if blank.is_whitespace() => end(&mut word, &mut first, false),
+            blank if blank.is_whitespace() => end(&mut word, &mut first, &mut redirected, false),
             other => word.push(other),
         }
+        before = character;
     }
-    end(&mut word, &mut first, true);
+    end(&mut word, &mut first, &mut redirected, true);
     found
 }
 
@@ -300,6 +344,38 @@ mod tests {
             ["$X", "*.sh", "~/x", "`date`"]
         );
         assert!(unknown("git status").is_empty());
+    }
+
+    #[test]
+    fn the_words_that_are_only_written() {
+        let written = |command: &str| -> Vec<String> {
+            let all = words(command).into_iter().filter(|word| word.written);
+            all.map(|word| word.text).collect()
+        };
+        for (command, wanted) in [
+            ("date >> ledger", vec!["ledger"]),
+            ("date >>ledger", vec!["ledger"]),
+            ("date > ledger", vec!["ledger"]),
+            ("echo 'a > b' >> ledger", vec!["ledger"]),
+            ("make 2> errors > out", vec!["errors", "out"]),
+            ("date >| ledger", vec!["ledger"]),
+            ("make >& all", vec!["all"]),
+            ("> ledger date", vec!["ledger"]),
+            // These are read, or may be.
+            ("sort < ledger", vec![]),
+            ("cat <> ledger", vec![]),
+            ("echo '>' deploy.sh", vec![]),
+            ("echo \">\" deploy.sh", vec![]),
+            ("echo \\> deploy.sh", vec![]),
+            ("sh deploy.sh", vec![]),
+        ] {
+            assert_eq!(written(command), wanted, "{command}");
+        }
+        assert_eq!(
+            words("> log sh run.sh").iter().filter(|word| word.first).count(),
+            1,
+            "a command may stand behind a redirection"
+        );
     }
 
     #[test]

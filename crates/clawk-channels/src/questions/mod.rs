@@ -130,8 +130,16 @@ struct Own {
     id: String,
     channel: String,
     conversation: String,
+    /// Who is asked: whose message the agent is answering. An admin may answer instead.
+    sender: String,
     options: Vec<String>,
     answer: oneshot::Sender<String>,
+}
+
+impl Own {
+    fn asks(&self, sender: &str, role: Role) -> bool {
+        role >= Role::Admin || (role >= Role::User && sender == self.sender)
+    }
 }
 
 impl Questions {
@@ -194,11 +202,13 @@ impl Questions {
         text: &str,
         options: &[String],
     ) -> Option<String> {
+        let door = self.kernel.asker_of(session);
         let Some(Door::Channel {
             channel,
             conversation,
+            sender,
             ..
-        }) = self.kernel.door_of(session)
+        }) = door.or_else(|| self.kernel.door_of(session))
         else {
             return None;
         };
@@ -240,6 +250,7 @@ impl Questions {
                 id,
                 channel: channel.clone(),
                 conversation,
+                sender,
                 options: options.to_vec(),
                 answer,
             });
@@ -255,16 +266,23 @@ impl Questions {
         }
     }
 
-    /// Whether a text answers a question of the agent itself: what somebody who may use tools says next where it was asked.
-    pub(crate) fn told(&self, channel: &str, conversation: &str, role: Role, text: &str) -> bool {
-        if role < Role::User || text.trim().is_empty() {
+    /// Whether a text answers a question of the agent itself: what the person who is asked, or an admin, says next where it was asked.
+    /// What anybody else says there is a message.
+    pub(crate) fn told(
+        &self,
+        (channel, conversation): (&str, &str),
+        sender: &str,
+        role: Role,
+        text: &str,
+    ) -> bool {
+        if text.trim().is_empty() {
             return false;
         }
         let mut own = self.own();
         own.retain(|own| !own.answer.is_closed());
-        let here = own
-            .iter()
-            .position(|own| own.channel == channel && own.conversation == conversation);
+        let here = own.iter().position(|own| {
+            own.channel == channel && own.conversation == conversation && own.asks(sender, role)
+        });
         let Some(own) = here.map(|at| own.remove(at)) else {
             return false;
         };
@@ -282,7 +300,8 @@ impl Questions {
             own.id == press.question && own.channel == channel && own.conversation == press.conversation
         };
         let at = own.iter().position(meant)?;
-        if role.is_none_or(|role| role < Role::User) {
+        let asked = |own: &Own| role.is_some_and(|role| own.asks(&press.sender, role));
+        if !own.get(at).is_some_and(asked) {
             return Some(Pressed::NotAllowed);
         }
         let choice = press.choice.parse::<usize>().ok(); // silent-ok: no choice of ours
@@ -682,6 +701,37 @@ impl Questions {
             Ok(Delivery::Delivered { .. }) => {}
             Ok(other) => tracing::warn!(?other, "a decision could not be shown"),
             Err(_) => tracing::warn!("a decision could not be shown in time"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Own, Role, oneshot};
+
+    #[test]
+    fn a_question_of_the_agent_is_answered_by_whom_it_asks_or_by_an_admin() {
+        let own = Own {
+            id: "q".to_owned(),
+            channel: "chat".to_owned(),
+            conversation: "group".to_owned(),
+            sender: "ann".to_owned(),
+            options: Vec::new(),
+            answer: oneshot::channel().0,
+        };
+        for (sender, role, counts) in [
+            ("ann", Role::User, true),
+            ("ann", Role::Admin, true),
+            ("ann", Role::Viewer, false),
+            ("boss", Role::Admin, true),
+            ("bob", Role::User, false),
+            ("bob", Role::Viewer, false),
+            ("ann ", Role::User, false),
+            ("", Role::User, false),
+            ("Ann", Role::User, false),
+            ("(unverified)", Role::User, false),
+        ] {
+            assert_eq!(own.asks(sender, role), counts, "{sender:?} {role}");
         }
     }
 }

@@ -79,8 +79,14 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
     let (rig, folder, kernel, channels) = begun().await;
     let until_time = rig.clock.now().plus_millis(86_400_000).to_string();
     let create = json!({"action": "create", "cron": "* * * * *", "prompt": "say tick", "until": until_time, "max_runs": 2});
-    let made = channels.schedule(session(&kernel), wanted(create)).await.unwrap();
-    let listed = channels.schedule(session(&kernel), Wanted::List).await.unwrap();
+    let made = channels
+        .schedule(session(&kernel), wanted(create), &[])
+        .await
+        .unwrap();
+    let listed = channels
+        .schedule(session(&kernel), Wanted::List, &[])
+        .await
+        .unwrap();
     assert_eq!(listed["schedules"][0]["id"], made["id"]);
     rig.clock.advance_ms(61_000);
     until(|| async { runs(&rig, "started") == 1 }).await;
@@ -110,7 +116,7 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
         "{:?}",
         Role::User
     );
-    let listed = channels.schedule(session(&kernel), Wanted::List).await;
+    let listed = channels.schedule(session(&kernel), Wanted::List, &[]).await;
     assert_eq!(listed.unwrap()["schedules"], json!([]));
     channels.close().await;
 }
@@ -120,21 +126,21 @@ async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_a
     let (rig, folder, kernel, channels) = begun().await;
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = || wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
-    let made = channels.schedule(session(&kernel), create()).await.unwrap();
+    let made = channels.schedule(session(&kernel), create(), &[]).await.unwrap();
     let cancel = |id: &Value| Wanted::Cancel {
         id: id.as_str().unwrap().to_owned(),
     };
     assert!(
         channels
-            .schedule(session(&kernel), cancel(&json!("other")))
+            .schedule(session(&kernel), cancel(&json!("other")), &[])
             .await
             .is_err()
     );
     channels
-        .schedule(session(&kernel), cancel(&made["id"]))
+        .schedule(session(&kernel), cancel(&made["id"]), &[])
         .await
         .unwrap();
-    channels.schedule(session(&kernel), create()).await.unwrap();
+    channels.schedule(session(&kernel), create(), &[]).await.unwrap();
     channels.close().await;
     kernel.shutdown("test", 1_000).await;
     // The person is not listed any more.
@@ -157,7 +163,7 @@ async fn a_schedule_has_no_more_rights_than_its_person_has_when_it_is_due() {
     let (rig, folder, kernel, channels) = begun().await;
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
-    channels.schedule(session(&kernel), create).await.unwrap();
+    channels.schedule(session(&kernel), create, &[]).await.unwrap();
     channels.close().await;
     kernel.shutdown("test", 1_000).await;
     // The person may only read by now.

@@ -51,11 +51,12 @@ impl Judged {
             Effect::Allow | Effect::AuditOnly | Effect::Ask(_) => Ok(verdict),
             Effect::Deny if verdict.limit_spent => Err(CallError::Quota {
                 scope: format!("rule {}", verdict.rule_id.as_deref().unwrap_or("without id")),
-                limit_name: "rate_limit".to_owned(),
-                limit: 0,
-                used: 0,
+                limit_name: verdict.limit.map_or("rate_limit", |spent| spent.name).to_owned(),
+                limit: verdict.limit.map_or(0, |spent| spent.limit),
+                used: verdict.limit.map_or(0, |spent| spent.used),
                 wanted: 0,
                 resets_at: None,
+                rule_id: verdict.rule_id.as_deref().map(str::to_owned),
             }),
             Effect::Deny => Err(denied(tool, &verdict, by)),
         }
@@ -216,20 +217,22 @@ impl<'a> Case<'a> {
                 }
                 // What it reads was let through to this conversation before; a rule that names it denies it all the same.
                 Layer::Rules if tool.reads_output => {
-                    let verdict = calls.engine.denies_by_name(&tool.name);
+                    let verdict = calls.engine.denies_call_by_name(&subject);
                     judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
                 }
                 // To read a skill's instructions does nothing: what a rule says of it holds, and silence is no refusal.
                 Layer::Rules if tool.joins.is_some() && verdict.rule_id.is_none() => judged,
-                // A rule that refuses the declared tool by its name refuses all that it stands for.
+                // A rule that refuses the declared tool, or the action, by its name refuses all that it stands for: this very call, by
+                // its own arguments and context.
                 Layer::Rules => {
-                    let declared = tool.from.as_ref();
-                    let refused = declared.and_then(|from| calls.engine.denies_by_name(from));
-                    let judged = judged.and(DeniedBy::Policy, verdict);
-                    match refused {
-                        Some(refused) => judged.and(DeniedBy::Policy, refused),
-                        None => judged,
-                    }
+                    let declared = tool.from.as_deref();
+                    let action = Some(request.tool.as_str()).filter(|action| *action != &*tool.name);
+                    let others = declared.into_iter().chain(action);
+                    let refused = others
+                        .filter_map(|tool| calls.engine.denies_call_by_name(&Subject { tool, ..subject }));
+                    refused.fold(judged.and(DeniedBy::Policy, verdict), |judged, refused| {
+                        judged.and(DeniedBy::Policy, refused)
+                    })
                 }
                 Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
             };
@@ -365,6 +368,7 @@ fn because(verdict: Verdict, taint: &[String]) -> Verdict {
     named.sort_by_key(|origin| crate::taint::rank(origin));
     named.truncate(MAX_SOURCES);
     let more = if taint.len() > MAX_SOURCES { ", …" } else { "" };
+    let named: Vec<String> = named.into_iter().map(crate::taint::words).collect();
     let reason = format!("{reason} (from {}{more})", named.join(", "));
     Verdict {
         reason: Some(reason.into()),

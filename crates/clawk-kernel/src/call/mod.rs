@@ -27,14 +27,14 @@ mod spend;
 mod standing;
 mod suggest;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clawk_manifest::model::{Autonomy, Role};
 use clawk_policy::{Effect, Verdict};
-use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
+use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -60,6 +60,7 @@ pub use standing::{Held, Lasting};
 pub(crate) use suggest::append as suggest;
 pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 
+use crate::author::Author;
 use crate::carp::{self, Gate};
 use crate::catalog::{Described, Entry};
 use crate::checkpoint;
@@ -135,8 +136,31 @@ pub(crate) struct Context {
     pub(crate) taint: Vec<String>,
     /// Whose message it answers; none: a client asks for the call itself.
     pub(crate) origin: Option<Origin>,
+    /// Who asks: the author of the message, or the client that asks for the call itself. `None`: this program does.
+    pub(crate) requester: Option<Author>,
     /// Untrusted files that its calls could read.
     pub(crate) read: Sources,
+}
+
+impl Context {
+    /// The origins of what is made in this context, for whoever uses it later: those of its text, and whose message it answers where
+    /// that is somebody below admin.
+    pub(crate) fn sources(&self) -> BTreeSet<String> {
+        let own = self.requester.as_ref().and_then(Author::own_origin);
+        self.taint.iter().cloned().chain(own).collect()
+    }
+
+    /// The context of a call that a client asks for itself, by the door of its session.
+    pub(crate) fn of_session(calls: &Calls, session: SessionId) -> Self {
+        let state = calls.table.get(session);
+        let requester = state.map_or_else(Author::unknown, |state| {
+            Author::of_door(&state.door, &calls.manifest)
+        });
+        Self {
+            requester: Some(requester),
+            ..Self::default()
+        }
+    }
 }
 
 impl Caller {
@@ -439,7 +463,7 @@ async fn tool_of(
 ) -> Result<Arc<Entry>, CallError> {
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     // What a rule refuses by its name is refused before anything is asked.
-    if calls.engine.denies_by_name(&request.tool).is_none() {
+    if calls.engine.always_denies_by_name(&request.tool).is_none() {
         calls.catalog.prepare(name, &*calls.runner).await?;
     }
     resolve(calls, caller, request, gate)
@@ -454,7 +478,7 @@ fn resolve(
 ) -> Result<Arc<Entry>, CallError> {
     // A rule that names an action denies it, whatever the tool that runs it is called.
     if gate.is_some()
-        && let Some(verdict) = calls.engine.denies_by_name(&request.tool)
+        && let Some(verdict) = calls.engine.always_denies_by_name(&request.tool)
     {
         return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
     }

@@ -1,6 +1,5 @@
 //! The permit: authority to run one call once, as a value.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -135,13 +134,8 @@ pub(super) fn made_from(
 ) -> Vec<String> {
     let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));
     let read = caller.context.read.told().into_values().flatten();
-    let all: BTreeSet<String> = caller
-        .context
-        .taint
-        .iter()
-        .cloned()
-        .chain(own)
-        .chain(read)
-        .collect();
+    let mut all = caller.context.sources();
+    all.extend(own);
+    all.extend(read);
     all.into_iter().collect()
 }

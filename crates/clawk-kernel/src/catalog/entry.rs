@@ -16,7 +16,7 @@ use super::PREDICTED;
 use super::fault::{bounded, one_line};
 use super::served_schema::ServedSchema;
 use crate::error::{ArgumentFault, CallError};
-use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
+use crate::ports::{Description, Executor, RunError, RunOutcome, ToolOffer, ToolRunner};
 use crate::stop::Level;
 
 /// Faults listed of one call's arguments; the rest is not told.
@@ -61,6 +61,10 @@ pub(crate) struct Described {
     output: Option<(Value, jsonschema::Validator)>,
     pub(crate) annotations: Map<String, Value>,
     pub(crate) labels: BTreeMap<String, String>,
+    /// What runs it.
+    pub(crate) executor: Executor,
+    /// The category that its executor gives it, whatever the manifest's label says.
+    pub(crate) own_category: Option<&'static str>,
 }
 
 impl Described {
@@ -330,6 +334,7 @@ impl Entry {
                 .map_err(|error| self.unavailable(&error))?
         };
         without_known(&scanner(), &mut known);
+        let executor = self.executor(&known);
         let mut annotations = known.trusted_annotations;
         annotations.extend(self.spec.annotations.clone());
         let mut labels = self.spec.labels.clone();
@@ -386,6 +391,8 @@ impl Entry {
             output,
             annotations,
             labels,
+            executor,
+            own_category: known.category,
         }))
     }
 
@@ -406,6 +413,16 @@ impl Entry {
             tracing::warn!(target: crate::OPERATOR, "tool `{}`: the server's {name} is odd, {note}", self.name);
         }
         Ok(read)
+    }
+
+    /// What runs it. Of what the kernel runs itself no executor is asked.
+    fn executor(&self, known: &Description) -> Executor {
+        let of_kernel = self.reads_output || self.of_team || self.joins.is_some() || self.samples;
+        match (known.executor, &self.spec.mcp_source) {
+            (Executor::Unrecorded, Some(_)) if known.description.is_empty() => Executor::Mcp,
+            (Executor::Unrecorded, _) if of_kernel || self.skill.is_some() => Executor::Builtin,
+            (executor, _) => executor,
+        }
     }
 
     pub(super) fn unavailable(&self, error: &RunError) -> CallError {

@@ -7,6 +7,7 @@ fn turns(count: usize, bytes: usize) -> Vec<Message> {
                 text: format!("{n} {}", "u".repeat(bytes)),
                 images: Vec::new(),
                 frame: String::new(),
+                author: Author::runtime(),
             },
             Message::Assistant {
                 text: "yes".to_owned(),

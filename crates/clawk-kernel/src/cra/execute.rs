@@ -65,7 +65,7 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
         notices: Notices::default(),
         pends: true,
         purse: calls.table.purse_of(session),
-        context: Arc::default(),
+        context: Arc::new(call::Context::of_session(calls, session)),
         member: None,
         rank: Rank::default(),
     };

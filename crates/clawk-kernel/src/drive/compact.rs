@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use clawk_manifest::model::CompactionStrategy;
 
 use super::Run;
+use crate::author::Author;
 use crate::compaction::{self, Replaced};
 use crate::event::{ContextCompacted, canonical, digest, kind};
 use crate::infer::{self, NoAnswer, Site};
@@ -76,6 +77,7 @@ impl Run<'_> {
                 text: told,
                 images: Vec::new(),
                 frame: String::new(),
+                author: Author::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

@@ -22,9 +22,14 @@ impl Run<'_> {
         let mut taint = taint::of_messages(turn.messages(), of);
         taint.extend(self.base.iter().cloned());
         taint.extend(taint::through(&self.context.read.told()));
+        // What the person whose turn it is said before is that person's own word.
+        if let Some(requester) = &self.context.requester {
+            taint.retain(|origin| !requester.wrote(origin));
+        }
         self.context = Arc::new(Context {
             taint: taint.into_iter().collect(),
             origin: self.context.origin.clone(),
+            requester: self.context.requester.clone(),
             read: self.context.read.clone(),
         });
     }
@@ -54,7 +59,11 @@ impl Run<'_> {
             return world_model::brings(self.calls, &skill).await;
         }
         let action = self.granted.as_ref().and_then(|granted| granted.action(name));
-        let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {
+        let name = action.unwrap_or(name);
+        if self.calls.catalog.of_team(name).is_some() {
+            return Brings::Peer;
+        }
+        let Some(entry) = self.calls.catalog.get(name) else {
             return Brings::Web;
         };
         if let Some(skill) = &entry.skill {

@@ -110,6 +110,7 @@ impl Run<'_> {
             call_id,
             text: told.text,
             is_error,
+            from_tool: true,
         }
     }
 

@@ -227,7 +227,7 @@ fn came(origin: &Origin) -> Value {
     json!({
         "channel": channel, "conversation": conversation, "direct": direct, "door": origin.door.name(),
         "platform_ids": origin.platform_ids, "role": origin.role.as_str(), "sender": origin.door.sender(),
-        "task_id": origin.task_id(),
+        "task_id": origin.task_id(), "repeats": origin.repeats,
     })
 }
 

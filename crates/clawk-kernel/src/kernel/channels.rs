@@ -105,7 +105,7 @@ impl Kernel {
     /// # Errors
     /// It can't be kept, so the file must not be.
     pub async fn mark_sent(&self, content: Vec<u8>, sender: &str, channel: &str) -> Result<(), String> {
-        let origins = BTreeSet::from([taint::of_sender(sender, channel)]);
+        let origins = BTreeSet::from([taint::of_attachment(sender, channel)]);
         self.agent.calls.runner.mark(content, origins).await
     }
 
@@ -180,6 +180,13 @@ impl Kernel {
             Some(session) => Ok(shown::last(&**sessions.scribe.journal(), session).await?),
             None => Ok(None),
         }
+    }
+
+    /// The door of the person whose turn runs in a session, or ran last: whom a question of the agent's own asks. Not always the one
+    /// who opened the session. `None`: the session is not in memory, or nothing was said in it since.
+    #[must_use]
+    pub fn asker_of(&self, session: SessionId) -> Option<Door> {
+        self.agent.sessions.table.get(session)?.asker()
     }
 
     /// The door by which a session was opened; `None` if the session is not in memory.

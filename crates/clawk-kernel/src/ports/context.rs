@@ -21,6 +21,9 @@ pub struct MessageContext {
     /// The message replaces an earlier one of the same sender.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub edited: bool,
+    /// Origins of the text, where this program wrote the message itself: what a schedule was made from. No platform says this.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub made_from: Vec<String>,
     /// Texts that the message repeats: what it answers, quotes or forwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quotes: Vec<QuotedText>,

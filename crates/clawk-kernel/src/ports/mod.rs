@@ -38,7 +38,7 @@ pub use request::{Effort, RefusalCause, RequestAdaptation};
 pub use shared::{Aside, BESIDE, Holder, News, Order, ProviderRate, Room, Shared, Terms, Unmet};
 pub use sources::{Content as MarkedContent, Marked, Sources};
 pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};
-pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
+pub use tool::{Description, Executor, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 
 /// A boxed future, as the traits return it.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

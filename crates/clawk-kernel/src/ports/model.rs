@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::request::{Effort, RefusalCause, RequestAdaptation};
 use super::{Audio, Later, Spoken, Transcribed};
+use crate::author::Author;
 
 /// One message of the conversation as a model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub enum Message {
         /// both as [`crate::join_frame`] joins them. Empty: nothing is told.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         frame: String,
+        /// Whose words they are. The kernel's knowledge, and no part of what a model is sent.
+        #[serde(skip, default = "Author::unknown")]
+        author: Author,
     },
     /// The model's words and the tools it asks for.
     Assistant {
@@ -46,6 +50,10 @@ pub enum Message {
         text: String,
         /// The tool failed or was refused.
         is_error: bool,
+        /// It holds what the tool said; without it, the text is the kernel's own and says why nothing ran. No part of what a model
+        /// is sent.
+        #[serde(skip, default = "yes")]
+        from_tool: bool,
     },
 }
 
@@ -114,6 +122,10 @@ pub enum StatePart {
         /// The call's place in [`Completion::calls`].
         call: u32,
     },
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// A picture beside a user's words. The record has its digest; its bytes come with the request that shows it.

@@ -9,6 +9,7 @@ use clawk_plan::{Obtained, Plan, Refusal};
 use clawk_policy::path::Places;
 use clawk_proto::SessionId;
 use clawk_proto::content::ContentBlock;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,33 @@ pub struct Description {
     pub trusted_annotations: Map<String, Value>,
     /// The default `labels.category`, for tools whose manifest names none.
     pub category: Option<&'static str>,
+    /// What runs the tool.
+    pub executor: Executor,
+}
+
+/// What runs a tool: it decides whose text a result is (R50).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Executor {
+    /// A record of an earlier version, which does not say.
+    #[default]
+    Unrecorded,
+    /// clawk itself.
+    Builtin,
+    /// A program or a WebAssembly module of the operator's, in a sandbox.
+    Command,
+    /// An HTTP endpoint.
+    Http,
+    /// An MCP server.
+    Mcp,
+    /// Another agent.
+    A2a,
+}
+
+impl Executor {
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        *self == Self::Unrecorded
+    }
 }
 
 /// One call to examine before a person is asked about it.

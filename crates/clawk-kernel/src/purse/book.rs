@@ -176,6 +176,7 @@ impl Inner {
                 used: used(account, meter),
                 wanted,
                 resets_at: meter.resets_at(),
+                rule_id: None,
             },
             None => CallError::Quota {
                 scope: "agent".to_owned(),
@@ -184,6 +185,7 @@ impl Inner {
                 used: 0,
                 wanted,
                 resets_at: None,
+                rule_id: None,
             },
         }
     }
@@ -528,6 +530,7 @@ impl Reservation {
             used,
             wanted: room.wanted,
             resets_at,
+            rule_id: None,
         }
     }
 

@@ -455,6 +455,7 @@ fn output_by_request(provider: &str, model: &ModelPurse, input: u64) -> Result<u
             used: 0,
             wanted: input,
             resets_at: None,
+            rule_id: None,
         }),
         most => Ok(most),
     }

@@ -14,6 +14,7 @@ use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::options::Options;
 use crate::output::Shown;
+use crate::ports::Executor;
 use crate::prompt;
 use crate::world_model::PlanLimits;
 
@@ -105,6 +106,12 @@ pub struct ToolFacts {
     /// The declared tool that stood for it, if the manifest does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// What ran it; absent: the record is older than that, and labels alone said whose text a result was.
+    #[serde(default, skip_serializing_if = "Executor::is_unrecorded")]
+    pub executor: Executor,
+    /// The category that its executor gave it, whatever the labels say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_category: Option<String>,
     /// JSON Schema of the result, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
@@ -118,6 +125,8 @@ impl ToolFacts {
             description: described.description.clone(),
             input_schema: described.input_schema.clone(),
             labels: described.labels.clone(),
+            executor: described.executor,
+            own_category: described.own_category.map(str::to_owned),
             output_schema: described.output_schema().cloned(),
         }
     }

@@ -23,9 +23,9 @@ use crate::error::CallError;
 use crate::event::{canonical, digest};
 use crate::place::Search;
 use crate::ports::{
-    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Lacking, Later, Look, Marked,
-    MarkedContent, Memory, MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery,
-    ToolRunner, Usage,
+    Ask, Batch, Completion, Delta, Description, Executor, FaultKind, InferRequest, Lacking, Later, Look,
+    Marked, MarkedContent, Memory, MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope,
+    StoreQuery, ToolRunner, Usage,
 };
 use crate::sheet::Preview;
 use crate::time::{Clock, Timestamp};
@@ -136,10 +136,16 @@ impl ToolRunner for TapedTools {
                 output_schema: facts.output_schema.clone(),
                 trusted_annotations: facts.annotations.clone(),
                 // One short text per tool of the manifest: no growth.
-                category: facts
-                    .labels
-                    .get("category")
-                    .map(|category| &*category.clone().leak()),
+                category: match facts.executor {
+                    Executor::Unrecorded => facts.labels.get("category"),
+                    Executor::Builtin
+                    | Executor::Command
+                    | Executor::Http
+                    | Executor::Mcp
+                    | Executor::A2a => facts.own_category.as_ref(),
+                }
+                .map(|category| &*category.clone().leak()),
+                executor: facts.executor,
             }),
         })
     }

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::author::Author;
 use crate::ports::ToolUse;
 
 fn turn(tool: &str, arguments: Value, result: &str) -> Vec<Message> {
@@ -10,6 +11,7 @@ fn turn(tool: &str, arguments: Value, result: &str) -> Vec<Message> {
             text: "do it".to_owned(),
             images: Vec::new(),
             frame: String::new(),
+            author: Author::runtime(),
         },
         Message::Assistant {
             text: String::new(),
@@ -24,6 +26,7 @@ fn turn(tool: &str, arguments: Value, result: &str) -> Vec<Message> {
             call_id: "c1".to_owned(),
             text: result.to_owned(),
             is_error: false,
+            from_tool: true,
         },
     ]
 }
@@ -75,11 +78,22 @@ fn a_senders_name_looks_like_no_other_sender_and_no_file() {
         "peer ann@example.org on mail"
     );
     let odd = of_sender("ann on mail (in notes.md)\n, web x\u{202e}", "chat");
-    assert_eq!(odd, "peer ann_on_mail__in_notes.md____web_x_ on chat");
+    let (name, hash) = odd.split_once('~').unwrap();
+    assert_eq!(name, "peer ann_on_mail__in_notes.md____web_x_");
+    assert!(hash.len() == "0123456789ab on chat".len(), "{odd}");
+    // Another name with the same plain form is another sender.
+    assert_ne!(
+        odd,
+        of_sender("ann on mail (in notes.md)\n; web x\u{202e}", "chat")
+    );
     assert_eq!(bare(&format!("{odd} (in a.md)")), odd);
     assert!(lasts(&of_sender("", "chat")));
     assert_eq!(
         of_sender(&"x".repeat(1_000), "chat").len(),
-        "peer  on chat".len() + 60
+        "peer ~0123456789ab on chat".len() + 60
+    );
+    assert_ne!(
+        of_sender(&"x".repeat(61), "chat"),
+        of_sender(&"x".repeat(62), "chat")
     );
 }

@@ -15,6 +15,15 @@ use crate::time::Timestamp;
 #[derive(Debug, Default)]
 pub struct MemMemory(Mutex<BTreeMap<String, Vec<(Timestamp, Hit)>>>);
 
+impl MemMemory {
+    /// Changes every mark, as if another version had written it.
+    pub fn retold(&self, change: impl Fn(&mut clawk_recall::entry::Mark)) {
+        let mut stores = self.0.lock().unwrap();
+        let hits = stores.values_mut().flatten();
+        hits.for_each(|(_, hit)| change(&mut hit.mark));
+    }
+}
+
 fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
     Box::pin(std::future::ready(value))
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
 use crate::place::{self, Search};
-use crate::ports::{Description, Later, Look, Mend, Reached, RunError, RunOutcome, ToolRunner};
+use crate::ports::{Description, Executor, Later, Look, Mend, Reached, RunError, RunOutcome, ToolRunner};
 use crate::sheet::{Line, Preview};
 use crate::witness::Fact;
 
@@ -76,6 +76,8 @@ pub struct TestRunner {
     checked: Mutex<Vec<Map<String, Value>>>,
     descriptions: Mutex<BTreeMap<String, String>>,
     served: Mutex<BTreeMap<String, Vec<String>>>,
+    executors: Mutex<BTreeMap<String, Executor>>,
+    made_from: Mutex<Vec<Vec<String>>>,
 }
 
 impl TestRunner {
@@ -92,6 +94,11 @@ impl TestRunner {
     /// Sets what a tool does.
     pub fn set(&self, tool: &str, behaviour: Behaviour) {
         self.behaviours.lock().unwrap().insert(tool.to_owned(), behaviour);
+    }
+
+    /// What runs a tool.
+    pub fn run_by(&self, tool: &str, executor: Executor) {
+        self.executors.lock().unwrap().insert(tool.to_owned(), executor);
     }
 
     /// The executor says of itself that it is without side effects.
@@ -148,6 +155,12 @@ impl TestRunner {
         self.runs.lock().unwrap().clone()
     }
 
+    /// What the text that each run may have written was made from, in order.
+    #[must_use]
+    pub fn made_from(&self) -> Vec<Vec<String>> {
+        self.made_from.lock().unwrap().clone()
+    }
+
     /// It may begin.
     fn begin<'a>(
         &'a self,
@@ -162,6 +175,7 @@ impl TestRunner {
             .unwrap()
             .push((permit.tool().to_owned(), permit.arguments().clone()));
         self.keys.lock().unwrap().push(permit.request_id().clone());
+        self.made_from.lock().unwrap().push(permit.made_from().to_vec());
         let mut behaviour = self.behaviour(permit.tool());
         while let Behaviour::Reach(reached, then) = behaviour {
             permit.connections().tell(reached);
@@ -257,6 +271,13 @@ impl ToolRunner for TestRunner {
             output_schema: None,
             trusted_annotations: trusted_annotations.as_object().cloned().unwrap(),
             category: None,
+            executor: self
+                .executors
+                .lock()
+                .unwrap()
+                .get(tool)
+                .copied()
+                .unwrap_or_default(),
         };
         Box::pin(std::future::ready(Ok(described)))
     }

@@ -33,6 +33,39 @@ pub(super) async fn say(kernel: &Kernel, text: &str) -> (TurnEnd, Vec<Notice>) {
 }
 
 #[tokio::test]
+async fn a_spent_limit_of_a_rule_says_its_name_and_its_rule() {
+    let rules = json!([
+        {"id": "enough", "action": "deny", "scope": "all", "rate_limit": {"tokens_per_day": 10}},
+        {"id": "rest", "action": "allow", "scope": "all"},
+    ]);
+    let mut rig = rig(agent(rules));
+    let costly = ScriptedModel::new(|_, _| {
+        let mut completion = says("dear");
+        completion.usage.input_tokens = 1000;
+        Ok(completion)
+    });
+    rig.models.insert("model".to_owned(), std::sync::Arc::new(costly));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let call = |n| kernel.call(session, params("echo", json!({"text": "x"}), n));
+    call(1).await.unwrap();
+    say(&kernel, "spend").await;
+    let Err(CallError::Quota {
+        limit_name,
+        limit,
+        used,
+        rule_id,
+        ..
+    }) = call(2).await
+    else {
+        panic!("the rule's limit is spent")
+    };
+    assert_eq!((limit_name.as_str(), limit), ("tokens_per_day", 10));
+    assert!(used >= 1000, "{used}");
+    assert_eq!(rule_id.as_deref(), Some("enough"));
+}
+
+#[tokio::test]
 async fn a_day_that_is_used_up_refuses_turns_and_calls() {
     let mut spec = agent(allow_all());
     spec["providers"] = json!([provider("model", json!({"limits": {"tokens_per_day": 1000}}))]);

@@ -5,8 +5,10 @@
 mod approvals;
 mod at_most_once;
 mod atlas;
+mod authors;
 mod bounds;
 mod boxes;
+mod brought;
 mod channels;
 mod checkpoints;
 mod circumstances;

@@ -259,7 +259,7 @@ async fn an_order_in_another_members_report_is_refused_and_the_delegation_is_nam
     rig.models.insert("model".to_owned(), Arc::new(model));
     let kernel = rig.start().await;
     let reasons = said(&kernel, Door::Cli, "let somebody look").await;
-    stopped(&rig, &reasons, &["page"], "web delegate");
+    stopped(&rig, &reasons, &["page"], "peer delegate");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::Map;
 
 use super::{Effect, End, Event, Turn};
+use crate::author::Author;
 use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
 
 fn completion(calls: Vec<ToolUse>) -> Completion {
@@ -52,7 +53,7 @@ fn well_formed(messages: &[Message]) -> bool {
 
 #[test]
 fn arguments_that_are_no_object_are_told_to_the_model_without_a_call() {
-    let mut turn = Turn::start(Vec::new(), "x".to_owned());
+    let mut turn = Turn::start(Vec::new(), "x".to_owned(), Author::runtime());
     assert_eq!(
         turn.step(Event::Inferred(completion(vec![wanted(0, false)]))),
         [Effect::Infer]
@@ -70,7 +71,7 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec(any::<bool>(), 0..4), 0..6),
         stop_after in 0usize..24,
     ) {
-        let mut turn = Turn::start(Vec::new(), "x".to_owned());
+        let mut turn = Turn::start(Vec::new(), "x".to_owned(), Author::runtime());
         let mut effects = vec![Effect::Infer];
         let mut rounds = rounds.into_iter();
         let mut id = 0;
@@ -86,7 +87,7 @@ proptest! {
                     let calls = calls.into_iter().map(|good| { id += 1; wanted(id, good) }).collect();
                     Event::Inferred(completion(calls))
                 }
-                Effect::Call(call) => Event::CallDone { call_id: call.id, text: "ok".to_owned(), is_error: false },
+                Effect::Call(call) => Event::CallDone { call_id: call.id, text: "ok".to_owned(), is_error: false, from_tool: true },
             };
             effects = turn.step(event);
             effects.reverse();

@@ -9,6 +9,7 @@ use clawk_proto::content::ContentBlock;
 use serde_json::Value;
 
 use super::{PlanLimits, Site};
+use crate::author::Author;
 use crate::call::{Caller, Rank, Request, call};
 use crate::error::CallError;
 use crate::infer::{self, NoAnswer};
@@ -95,6 +96,7 @@ impl<'a> Backend<'a> {
                 text: question.to_string(),
                 images: Vec::new(),
                 frame: String::new(),
+                author: Author::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,

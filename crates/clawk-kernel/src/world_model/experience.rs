@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{Planned, Site, of, store};
+use crate::author::Author;
 use crate::call::{Calls, Context};
 use crate::door::Origin;
 use crate::event::{Draft, MemoryRecalled, MemoryStored, Thread, canonical, digest, kind, together};
@@ -316,6 +317,7 @@ async fn keep(
         mark: Mark {
             origin: "agent".to_owned(),
             untrusted: false,
+            author: Author::runtime().words(),
             session: thread.session.to_string(),
             whose: origin
                 .map(|origin| recall::whose(&origin.door))

@@ -24,6 +24,7 @@ fn user(text: &str) -> Message {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
+        author: clawk_kernel::Author::runtime(),
     }
 }
 
@@ -41,6 +42,7 @@ fn result(id: &str, text: &str) -> Message {
         call_id: id.to_owned(),
         text: text.to_owned(),
         is_error: false,
+        from_tool: true,
     }
 }
 

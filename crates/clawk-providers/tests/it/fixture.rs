@@ -195,6 +195,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
             text: text.to_owned(),
             images: Vec::new(),
             frame: String::new(),
+            author: clawk_kernel::Author::runtime(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),
@@ -224,6 +225,7 @@ pub(crate) fn long() -> InferRequest {
         call_id: id.to_owned(),
         text: text.to_owned(),
         is_error,
+        from_tool: true,
     };
     request.messages.extend([
         result("fn.x:0", "contents of a", false),

@@ -31,6 +31,7 @@ pub(crate) fn behind(mut request: InferRequest, answer: &Completion) -> InferReq
             call_id: call.id,
             text: "done".to_owned(),
             is_error: false,
+            from_tool: true,
         }));
     request
 }
@@ -188,6 +189,7 @@ async fn thoughts_of_a_turn_without_tools_are_not_sent_again() {
         text: "thanks".to_owned(),
         images: Vec::new(),
         frame: String::new(),
+        author: clawk_kernel::Author::runtime(),
     });
     whole_answer(&provider, &request).await;
     let sent = server.requests().remove(1).1;

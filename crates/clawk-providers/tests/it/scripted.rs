@@ -47,6 +47,7 @@ async fn go_on(provider: &Arc<dyn Provider>, request: &mut InferRequest, result:
         call_id,
         text: result.to_owned(),
         is_error,
+        from_tool: true,
     };
     request.messages.extend(ids.into_iter().map(result));
 }
@@ -83,6 +84,7 @@ async fn the_conversation_alone_says_what_comes_next() {
             text: "again".to_owned(),
             images: Vec::new(),
             frame: String::new(),
+            author: clawk_kernel::Author::runtime(),
         });
         assert_eq!(
             ask(&scripted(SCRIPT), &request).await.0.unwrap().text,

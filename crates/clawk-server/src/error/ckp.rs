@@ -74,11 +74,15 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             used,
             wanted,
             resets_at,
-        } => (
-            Code::QuotaExceeded,
-            json!({"reason": limit_name, "scope": scope, "limit": limit, "used": used, "wanted": wanted,
-                "resets_at": resets_at}),
-        ),
+            rule_id,
+        } => {
+            let mut data = json!({"reason": limit_name, "scope": scope, "limit": limit, "used": used, "wanted": wanted,
+                "resets_at": resets_at});
+            if let (Some(rule_id), Some(data)) = (rule_id, data.as_object_mut()) {
+                data.insert("rule_id".to_owned(), json!(rule_id));
+            }
+            (Code::QuotaExceeded, data)
+        }
         E::Sandbox(refusal) => (Code::SandboxDenied, refusal.data()),
         E::ApprovalTimeout { .. }
         | E::ApprovalVoid { .. }

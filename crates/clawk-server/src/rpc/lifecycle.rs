@@ -70,7 +70,8 @@ impl Connection {
         // What others bring only names what they expect (R3).
         let wire = self.rights.owns().then_some(&asked.params.manifest);
         let kernel = self.host.start(wire).await.map_err(|e| error::from_init(&e))?;
-        let client: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
+        let named: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
+        let client = self.rights.client_name(&named);
         let door = Door::Rpc {
             client: client.clone(),
             role: self.rights.role(),

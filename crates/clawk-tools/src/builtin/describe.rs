@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use clawk_kernel::ports::Description;
+use clawk_kernel::ports::{Description, Executor};
 use clawk_plan::Plan;
 use serde_json::{Map, Value, json};
 
@@ -73,6 +73,7 @@ pub(super) fn description(builtin: Builtin) -> Description {
         output_schema: None,
         trusted_annotations: hints(&effects),
         category: Some(category),
+        executor: Executor::Builtin,
     }
 }
 

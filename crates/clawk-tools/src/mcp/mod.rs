@@ -17,7 +17,7 @@ mod words;
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Description, RunError, RunOutcome};
+use clawk_kernel::ports::{Description, Executor, RunError, RunOutcome};
 use clawk_proto::SessionId;
 use serde_json::{Map, json};
 
@@ -55,6 +55,7 @@ impl McpTool {
                 Map::new()
             },
             category: None,
+            executor: Executor::Mcp,
         })
     }
 

@@ -293,7 +293,11 @@ impl Extra for Schedule {
             };
             let wanted = serde_json::from_value::<Wanted>(Value::Object(permit.arguments().clone()));
             let done = match wanted {
-                Ok(wanted) => channels.schedule(permit.session(), wanted).await,
+                Ok(wanted) => {
+                    channels
+                        .schedule(permit.session(), wanted, permit.made_from())
+                        .await
+                }
                 Err(error) => Err(format!("the arguments do not fit the action: {error}")),
             };
             Ok(match done {

@@ -184,6 +184,7 @@ fn errors_of_a_call_have_the_codes_of_the_table() {
         used: 1000,
         wanted: 0,
         resets_at: None,
+        rule_id: None,
     };
     let (code, data) = call(&quota);
     assert_eq!(

@@ -267,6 +267,7 @@ pub(super) fn one(found: &Found) -> Value {
         "store": found.store, "scope": found.scope, "id": entry.id, "key": entry.key,
         "timestamp": entry.timestamp, "content": entry.content, "metadata": entry.metadata,
         "origin": mark.origin, "untrusted": mark.untrusted, "session": mark.session, "made_from": mark.made_from,
+        "author": Some(&mark.author).filter(|author| !author.is_empty()),
     });
     if let (Some(score), Value::Object(members)) = (entry.score, &mut all) {
         members.insert("score".to_owned(), json!(score));

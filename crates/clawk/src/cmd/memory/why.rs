@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clawk_kernel::kind;
 use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::{kind, taint};
 use serde_json::{Map, Value, json};
 
 use super::PartArgs;
@@ -150,6 +150,7 @@ impl Look<'_> {
         let about = &found.hit.entry;
         let facts = json!({
             "store": found.store, "origin": mark.origin, "untrusted": mark.untrusted, "timestamp": about.timestamp,
+            "author": Some(&mark.author).filter(|author| !author.is_empty()),
             "session": Some(&mark.session).filter(|session| !session.is_empty()), "content": clipped(&text(&about.content), 200),
         });
         if !self.step(depth, ("entry", &about.id), facts) {
@@ -310,7 +311,14 @@ impl Look<'_> {
                 "call": facts.get("request_id"),
             })
         });
-        self.step(depth, (kind, name), facts.unwrap_or_default());
+        let mut facts = facts.unwrap_or_else(|| json!({}));
+        if let Value::Object(members) = &mut facts {
+            members.insert(
+                "author".to_owned(),
+                json!(taint::words(&format!("{kind} {name}"))),
+            );
+        }
+        self.step(depth, (kind, name), facts);
         Ok(())
     }
 

@@ -1,0 +1,88 @@
+//! Whose words a recalled entry is, for the person who asks (R50): the same entry is one person's own and a stranger's for another.
+
+use clawk_proto::SessionId;
+use clawk_recall::entry::{Found, Mark};
+use serde::Deserialize;
+
+use super::foreign;
+use crate::author::Author;
+use crate::call::Calls;
+use crate::door::{Came, Origin};
+use crate::event::kind;
+use crate::ports::Scan;
+use crate::taint;
+
+/// Decides for each entry whether the requester may take it as trusted. `place`: the requester's own conversation, as marks name it.
+pub(crate) async fn judge(calls: &Calls, found: &mut Found, (requester, place): (&Author, &str)) {
+    for hit in &mut found.hits {
+        let id = hit.entry.id.clone();
+        if is_unjudged(&hit.mark)
+            && !is_own_place(&hit.mark.whose, place)
+            && let Some(origin) = author_of(calls, &hit.mark, &id).await
+        {
+            hit.mark.untrusted = true;
+            hit.mark.made_from.push(origin);
+        }
+        settle(&mut hit.mark, requester);
+    }
+}
+
+/// An entry that is made from nothing but the requester's own words is trusted.
+fn settle(mark: &mut Mark, requester: &Author) {
+    // A summary is made from memory: what that was made from is listed.
+    let origins: Vec<&str> = foreign(mark).filter(|origin| *origin != "memory").collect();
+    let own = !origins.is_empty() && origins.iter().all(|origin| requester.wrote(origin));
+    mark.untrusted &= !own;
+}
+
+/// An entry of an earlier version, which knew no authors.
+fn is_unjudged(mark: &Mark) -> bool {
+    mark.author.is_empty() && !mark.untrusted && !mark.whose.is_empty()
+}
+
+/// The entry is of the requester's own direct conversation, or of the terminal.
+fn is_own_place(whose: &str, place: &str) -> bool {
+    whose == "cli/of/owner" || (whose == place && !whose.contains("/in/"))
+}
+
+/// The origin of such an entry's author, by the record of the message that it was made in; by its conversation where that is not
+/// found. `None`: it was the owner.
+async fn author_of(calls: &Calls, mark: &Mark, id: &str) -> Option<String> {
+    let message = mark
+        .made_from
+        .iter()
+        .find_map(|source| source.strip_prefix("message "));
+    let message = message.or_else(|| id.rsplit_once('-').map(|(message, _)| message));
+    if let (Some(message), Ok(session)) = (message, mark.session.parse())
+        && let Some(author) = recorded(calls, SessionId(session), message).await
+    {
+        return author.own_origin();
+    }
+    let (door, name) = mark.whose.split_once('/').unwrap_or(("unknown", &mark.whose));
+    let name = name.split_once('/').map_or(name, |(_, name)| name);
+    Some(taint::of_sender(name, door))
+}
+
+/// The author of a message, by its record.
+async fn recorded(calls: &Calls, session: SessionId, message: &str) -> Option<Author> {
+    #[derive(Deserialize)]
+    struct Named {
+        message_id: String,
+    }
+    let mut found = None;
+    let scan = Scan {
+        session: Some(session),
+        kinds: &[kind::MESSAGE_ACCEPTED],
+        ..Scan::default()
+    };
+    let looked = calls.scribe.each(scan, |event| {
+        let named: Result<Named, _> = serde_json::from_str(&event.payload);
+        if named.is_ok_and(|named| named.message_id == message)
+            && let Ok(came) = serde_json::from_str::<Came>(&event.payload)
+        {
+            found = Some(Author::of(&Origin::recorded(came), &calls.manifest));
+        }
+    });
+    looked.await.ok()?; // silent-ok: of what can't be read, the entry's conversation is the author
+    found
+}
