@@ -215,10 +215,7 @@ async fn once(
     let journal = &**models.scribe.journal();
     let mut request = InferRequest {
         // Behind the digest: it says nothing to the model.
-        cache_key: Some(cache_key::cache_key(
-            &models.manifest.identity.name,
-            place.thread.session,
-        )),
+        cache_key: Some(cache_key::cache_key(models, place)),
         max_output_tokens: match request.max_output_tokens {
             0 => set.max_output_tokens,
             wanted => wanted.min(set.max_output_tokens),
@@ -261,13 +258,7 @@ async fn once(
             None,
         )),
     };
-    if let Some(blank) = outcome
-        .as_ref()
-        .ok()
-        .and_then(|completion| blank::blank_answer_error(spec, completion))
-    {
-        outcome = Err(blank);
-    }
+    blank::refuse_blank(spec, &mut outcome);
     match &mut outcome {
         Ok(completion) => completion.usage = open.settled(completion.usage),
         Err(error) => error.usage = error.usage.map(|usage| open.settled(usage)),

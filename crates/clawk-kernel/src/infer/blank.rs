@@ -5,8 +5,17 @@ use clawk_manifest::model::Provider as Spec;
 use super::fault;
 use crate::ports::{Completion, FaultKind, ProviderError, StopReason};
 
+/// Makes an error of a blank answer.
+pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<Completion, ProviderError>) {
+    if let Ok(completion) = outcome
+        && let Some(error) = blank_answer_error(spec, completion)
+    {
+        *outcome = Err(error);
+    }
+}
+
 /// The error that a blank answer is; `None`: it says something.
-pub(super) fn blank_answer_error(spec: &Spec, completion: &Completion) -> Option<ProviderError> {
+fn blank_answer_error(spec: &Spec, completion: &Completion) -> Option<ProviderError> {
     if !completion.text.trim().is_empty() || !completion.calls.is_empty() {
         return None;
     }
