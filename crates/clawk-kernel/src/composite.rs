@@ -110,6 +110,7 @@ async fn inner(
         role: caller.role,
         provider,
         system: prompt::system(&calls.manifest, Some(skill), &[], &files, window),
+        volatile: String::new(),
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,

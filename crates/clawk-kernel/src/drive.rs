@@ -82,6 +82,8 @@ pub(crate) struct Run<'a> {
     pub(crate) role: Role,
     pub(crate) provider: &'a str,
     pub(crate) system: String,
+    /// The end of it that changes from turn to turn.
+    pub(crate) volatile: String,
     /// What the Atlases grant to this turn.
     pub(crate) granted: Option<Arc<Granted>>,
     /// Only these tools; `None`: all of the agent's.
@@ -252,6 +254,7 @@ impl Run<'_> {
             messages,
             tools,
             max_output_tokens: 0,
+            volatile: self.volatile.clone(),
             ..InferRequest::default()
         };
         let place = infer::Site {
@@ -683,6 +686,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         role: origin.role,
         provider: &state.provider,
         system,
+        volatile: recalled.text.clone(),
         granted,
         only: None,
         skills: true,

@@ -28,6 +28,8 @@ use crate::screen::Screens;
 use crate::screen::answer::{self, Words};
 use crate::watch::Notices;
 
+mod blank;
+mod cache_key;
 pub(crate) mod embed;
 pub(crate) mod patience;
 pub(crate) mod speech;
@@ -213,7 +215,7 @@ async fn once(
     let journal = &**models.scribe.journal();
     let mut request = InferRequest {
         // Behind the digest: it says nothing to the model.
-        cache_key: Some(cache_key(models, place)),
+        cache_key: Some(cache_key::cache_key(models, place)),
         max_output_tokens: match request.max_output_tokens {
             0 => set.max_output_tokens,
             wanted => wanted.min(set.max_output_tokens),
@@ -256,13 +258,7 @@ async fn once(
             None,
         )),
     };
-    if let Some(silence) = outcome
-        .as_ref()
-        .ok()
-        .and_then(|completion| silent(spec, completion))
-    {
-        outcome = Err(silence);
-    }
+    blank::refuse_blank(spec, &mut outcome);
     match &mut outcome {
         Ok(completion) => completion.usage = open.settled(completion.usage),
         Err(error) => error.usage = error.usage.map(|usage| open.settled(usage)),
@@ -279,37 +275,6 @@ async fn once(
         Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
         outcome => Ok(outcome),
     }
-}
-
-/// One key for all requests of an agent's session: what they begin with is the same. A digest, so that it tells nothing of either.
-fn cache_key(models: &Models, place: Site<'_>) -> String {
-    let (name, session) = (&models.manifest.identity.name, place.thread.session);
-    let mut key = digest(format!("prompt cache\n{name}\n{session}").as_bytes()).to_hex();
-    key.truncate(32);
-    key
-}
-
-/// An answer without words or calls is no answer, and nobody may take it for one.
-fn silent(spec: &Spec, completion: &Completion) -> Option<ProviderError> {
-    if !completion.text.trim().is_empty() || !completion.calls.is_empty() {
-        return None;
-    }
-    let name = &spec.name;
-    let why = match completion.stop {
-        // The turn says so to the person.
-        StopReason::Refusal => return None,
-        StopReason::Length => format!(
-            "the model used all of its {} output tokens before it said a word (a thinking model thinks in them, too); \
-             allow it more with `[providers.{name}] max_output_tokens` of clawk.toml, or less effort",
-            completion.usage.output_tokens
-        ),
-        StopReason::End | StopReason::ToolUse => {
-            "the model answered without a word and without a call".to_owned()
-        }
-    };
-    let mut error = fault(FaultKind::Malformed, format!("provider `{name}`: {why}"), None);
-    error.usage = Some(completion.usage);
-    Some(error)
 }
 
 fn absent(spec: &Spec) -> ProviderError {

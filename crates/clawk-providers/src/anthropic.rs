@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::call_ids::IdRule;
 use crate::draft::arguments_again;
-use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, history};
+use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::{PrefixDigest, json_of};
 use crate::wire::{RequestContext, adapt, set};
@@ -44,7 +44,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
         alternates: false,
         user_first: true,
     };
-    let entries = history(request, context.owner, rules);
+    let entries = whole_history(context, rules);
     let tools: Value = request
         .tools
         .iter()
@@ -52,7 +52,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
             json!({ "name": tool.name, "description": tool.description, "input_schema": tool.input_schema })
         })
         .collect();
-    let system = Value::from(request.system.as_str());
+    let system = Value::from(context.stable_system());
     let mut prefix = PrefixDigest::begin(&system, &tools);
     let bound = binds_thoughts(context.owner.model);
     let mut messages: Vec<Value> = Vec::new();
@@ -85,11 +85,11 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
         }
     }
     let mut body = json!({ "model": context.owner.model, "max_tokens": request.max_output_tokens });
-    if !request.system.is_empty() {
+    if !context.stable_system().is_empty() {
         set(
             &mut body,
             "system",
-            json!([{ "type": "text", "text": request.system }]),
+            json!([{ "type": "text", "text": context.stable_system() }]),
         );
     }
     if !request.tools.is_empty() {

@@ -5,6 +5,7 @@ use clawk_kernel::ports::{Image, InferRequest, Message, ProviderState, ToolUse};
 
 use crate::call_ids::{CallIds, IdRule};
 use crate::state::StateOwner;
+use crate::wire::RequestContext;
 
 /// What a call without a recorded result is answered with.
 const NO_RESULT: &str = "No result of this call is known.";
@@ -62,8 +63,23 @@ pub(crate) struct HistoryRules {
     pub(crate) user_first: bool,
 }
 
+/// The conversation of a request; what changes from turn to turn stands before the newest words of the user.
+pub(crate) fn whole_history<'a>(context: RequestContext<'a>, rules: HistoryRules) -> Vec<HistoryEntry<'a>> {
+    let mut entries = history(context.request, context.owner, rules);
+    let newest = entries.iter_mut().rev().find_map(|entry| match entry {
+        HistoryEntry::User { text, .. } => Some(text),
+        HistoryEntry::Assistant(_) | HistoryEntry::Results(_) => None,
+    });
+    if let (Some(text), Some(volatile)) = (newest, context.volatile()) {
+        let words = std::mem::take(text);
+        text.push_str(volatile);
+        append(text, &words);
+    }
+    entries
+}
+
 /// The conversation of a request.
-pub(crate) fn history<'a>(
+fn history<'a>(
     request: &'a InferRequest,
     owner: StateOwner<'_>,
     rules: HistoryRules,

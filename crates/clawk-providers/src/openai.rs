@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::call_ids::IdRule;
 use crate::draft::arguments_again;
-use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, history};
+use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::{THOUGHT_MEMBERS, json_of};
 use crate::wire::{RequestContext, adapt, effort_word, has_domain, set};
@@ -36,10 +36,10 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         alternates: context.alternates(),
         user_first: false,
     };
-    let entries = history(request, context.owner, rules);
+    let entries = whole_history(context, rules);
     let mut messages = Vec::with_capacity(entries.len() + 1);
-    if !request.system.is_empty() {
-        messages.push(json!({ "role": "system", "content": request.system }));
+    if !context.stable_system().is_empty() {
+        messages.push(json!({ "role": "system", "content": context.stable_system() }));
     }
     let mut behind_results = false;
     for entry in &entries {

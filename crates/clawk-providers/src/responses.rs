@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::call_ids::IdRule;
 use crate::draft::arguments_again;
-use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, history};
+use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::json_of;
 use crate::wire::{RequestContext, adapt, effort_word, set};
@@ -47,7 +47,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         user_first: false,
     };
     let mut input: Vec<Value> = Vec::new();
-    for entry in history(request, context.owner, rules) {
+    for entry in whole_history(context, rules) {
         match entry {
             HistoryEntry::User { text, images } => input.push(user(&text, &images)),
             HistoryEntry::Assistant(entry) => input.extend(answer_items(&entry)),
@@ -67,8 +67,8 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         "include": ["reasoning.encrypted_content"],
         "max_output_tokens": request.max_output_tokens,
     });
-    if !request.system.is_empty() {
-        set(&mut body, "instructions", request.system.as_str().into());
+    if !context.stable_system().is_empty() {
+        set(&mut body, "instructions", context.stable_system().into());
     }
     if let Some(effort) = request.effort {
         let effort = effort_word(effort, context.owner.host);

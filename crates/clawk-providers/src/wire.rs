@@ -1,6 +1,6 @@
 //! What the dialects share in writing a request: changes that a refusal asked for (R53), effort, the cache key.
 
-use clawk_kernel::ports::{Effort, InferRequest, RequestAdaptation};
+use clawk_kernel::ports::{Effort, InferRequest, Message, RequestAdaptation};
 use serde_json::Value;
 
 use crate::call_ids::IdRule;
@@ -18,6 +18,30 @@ impl RequestContext<'_> {
     /// The member or parameter is left out.
     pub(crate) fn omits(&self, name: &str) -> bool {
         self.request.adaptation.omitted.contains(name)
+    }
+
+    /// The system prompt without what changes from turn to turn; that, too, where there are no words of a user to put it beside.
+    pub(crate) fn stable_system(&self) -> &str {
+        match self.split_system() {
+            Some((stable, _)) => stable,
+            None => &self.request.system,
+        }
+    }
+
+    /// What changes from turn to turn.
+    pub(crate) fn volatile(&self) -> Option<&str> {
+        self.split_system().map(|(_, volatile)| volatile)
+    }
+
+    fn split_system(&self) -> Option<(&str, &str)> {
+        let volatile = self.request.volatile.as_str();
+        let has_words = self
+            .request
+            .messages
+            .iter()
+            .any(|message| matches!(message, Message::User { .. }));
+        let stable = self.request.system.strip_suffix(volatile)?;
+        (has_words && !volatile.is_empty()).then_some((stable.trim_end(), volatile))
     }
 
     /// Mistral's own service has the strictest rules, and says so in no refusal that names them all.

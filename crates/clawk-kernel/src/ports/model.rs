@@ -187,6 +187,11 @@ pub struct InferRequest {
     /// Requests that begin alike have the same key, for servers that keep a cache by it. It tells nothing of people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
+    /// The end of [`Self::system`] that changes from turn to turn, for example what was recalled. An adapter sends it beside the words
+    /// that are answered, so that what stands before them stays the same for servers' caches. It is in the digest as part of the system
+    /// prompt.
+    #[serde(skip)]
+    pub volatile: String,
     /// How the request's form differs from the dialect's usual one.
     #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
     pub adaptation: RequestAdaptation,

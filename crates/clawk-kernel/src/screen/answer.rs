@@ -248,6 +248,7 @@ pub(crate) fn prompt(screens: &Screens, request: &mut InferRequest) {
         }
     };
     clean(&mut request.system);
+    clean(&mut request.volatile);
     for message in &mut request.messages {
         match message {
             Message::User { text, frame, .. } => {

@@ -381,3 +381,37 @@ async fn the_beginning_of_a_request_stays_the_same_from_step_to_step() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_changes_from_turn_to_turn_stands_beside_the_newest_words() {
+    let recalled = "<recalled>likes tea</recalled>";
+    for protocol in ["openai-compatible", "anthropic-native"] {
+        let reply = match protocol {
+            "anthropic-native" => {
+                json!({ "content": [{ "type": "text", "text": "ok" }], "stop_reason": "end_turn" })
+            }
+            _ => json!({ "choices": [{ "message": { "content": "ok" }, "finish_reason": "stop" }] }),
+        };
+        let server = Server::start(vec![Reply::Bytes(whole(&reply))]).await;
+        let provider = provider(spec(protocol, &server.url(), false), quick());
+        let plain = user("hi");
+        let mut changed = plain.clone();
+        changed.system.push_str("\n\n");
+        changed.system.push_str(recalled);
+        changed.volatile = recalled.to_owned();
+        whole_answer(&provider, &plain).await;
+        whole_answer(&provider, &changed).await;
+        let (one, two) = (server.requests().remove(0).1, server.requests().remove(1).1);
+        assert_eq!(one["system"], two["system"], "{protocol}");
+        assert_eq!(
+            one["messages"][0]["role"] == "system",
+            protocol == "openai-compatible"
+        );
+        if protocol == "openai-compatible" {
+            assert_eq!(one["messages"][0], two["messages"][0]);
+        }
+        let last = two["messages"].as_array().unwrap().last().unwrap().to_string();
+        assert!(last.contains("<recalled>likes tea</recalled>\\n\\nhi"), "{last}");
+        assert_eq!(two.to_string().matches("likes tea").count(), 1);
+    }
+}

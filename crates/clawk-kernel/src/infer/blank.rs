@@ -1,0 +1,38 @@
+//! An answer without words or calls is no answer, and nobody may take it for one.
+
+use clawk_manifest::model::Provider as Spec;
+
+use super::fault;
+use crate::ports::{Completion, FaultKind, ProviderError, StopReason};
+
+/// Makes an error of a blank answer.
+pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<Completion, ProviderError>) {
+    if let Ok(completion) = outcome
+        && let Some(error) = blank_answer_error(spec, completion)
+    {
+        *outcome = Err(error);
+    }
+}
+
+/// The error that a blank answer is; `None`: it says something.
+fn blank_answer_error(spec: &Spec, completion: &Completion) -> Option<ProviderError> {
+    if !completion.text.trim().is_empty() || !completion.calls.is_empty() {
+        return None;
+    }
+    let name = &spec.name;
+    let why = match completion.stop {
+        // The turn says so to the person.
+        StopReason::Refusal => return None,
+        StopReason::Length => format!(
+            "the model used all of its {} output tokens before it said a word (a thinking model thinks in them, too); \
+             allow it more with `[providers.{name}] max_output_tokens` of clawk.toml, or less effort",
+            completion.usage.output_tokens
+        ),
+        StopReason::End | StopReason::ToolUse => {
+            "the model answered without a word and without a call".to_owned()
+        }
+    };
+    let mut error = fault(FaultKind::Malformed, format!("provider `{name}`: {why}"), None);
+    error.usage = Some(completion.usage);
+    Some(error)
+}
