@@ -1,5 +1,6 @@
 //! The tools of this agent by name: those of the manifest, of its servers, its skills and its swarm. What one tool is: [`entry`].
 
+mod convert;
 mod entry;
 mod fault;
 mod plans;
@@ -14,6 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use clawk_manifest::model::{Manifest, Sandbox, Tool};
 use clawk_policy::{Closed, Engine};
 
+pub(crate) use convert::ConvertedArguments;
 pub(crate) use entry::{Described, Entry, validator};
 
 use entry::names;

@@ -101,7 +101,7 @@ async fn inner(
     let mut joined = Joined::new(Arc::new(skill.clone()), started_us, planned).since_the_start();
     joined.repaired = repaired;
     let provider = calls.models.primary();
-    let window = crate::drive::window(calls, provider);
+    let window = crate::drive::window(calls, caller.thread.session, provider);
     let mut run = Run {
         calls,
         thread: caller.thread.child(turn_id),

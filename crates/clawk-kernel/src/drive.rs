@@ -27,11 +27,12 @@ use crate::attach::Said;
 use crate::author::Author;
 use crate::call::{Caller, Calls, Context, Rank, Request, call};
 use crate::carp::{self, Granted};
+use crate::catalog::ConvertedArguments;
 use crate::checkpoint::Saver;
 use crate::claims;
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::{ContextTrimmed, MessageResumed, Thread, TurnStopped, canonical, kind};
+use crate::event::{MessageResumed, Thread, TurnStopped, kind};
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
 use crate::notice::{Notice, Stop};
@@ -50,8 +51,6 @@ use crate::taint;
 use crate::turn::{self, Effect, End, Event, Turn};
 use crate::watch::Notices;
 
-/// Tokens of conversation that a model is shown when its provider sets no `max_context_window`.
-const DEFAULT_CONTEXT_TOKENS: usize = 100_000;
 /// How often an interrupted turn is taken up again before its message is given up as dead.
 pub(crate) const MAX_RESUMES: u32 = 3;
 
@@ -248,7 +247,7 @@ impl Run<'_> {
 
     async fn ask_model(&self, turn: &Turn, cancel: &CancellationToken) -> Event {
         let tools = self.offers().await;
-        let messages = self.fit(turn.messages()).await;
+        let messages = turn.messages().to_vec();
         let request = InferRequest {
             system: self.prompt(),
             messages,
@@ -359,44 +358,12 @@ impl Run<'_> {
 
     /// The conversation's share of the model's window, bytes.
     fn share(&self) -> usize {
-        let window = window(self.calls, self.provider);
-        // A quarter is left for the answer and the tools; the system prompt has its own part of the rest.
-        let parts = window.saturating_sub(window / 4) * recall::TOKEN_BYTES;
-        parts.saturating_sub(self.system.len()).max(parts / 2)
-    }
-
-    /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
-    async fn fit(&self, messages: &[Message]) -> Vec<Message> {
-        let budget = self.share();
-        let sizes: Vec<usize> = messages.iter().map(|message| canonical(message).len()).collect();
-        let mut total: usize = sizes.iter().sum();
-        let mut first = 0;
-        for (at, size) in sizes.iter().enumerate() {
-            let is_user = matches!(messages.get(at), Some(Message::User { .. }));
-            if is_user {
-                first = at;
-                if total <= budget {
-                    break;
-                }
-            }
-            total -= size;
-        }
-        let kept = messages.get(first..).unwrap_or_default().to_vec();
-        if first > 0 {
-            let payload = ContextTrimmed {
-                dropped_messages: first,
-                kept_messages: kept.len(),
-                turn: self.turn_id,
-            };
-            let draft = self
-                .calls
-                .scribe
-                .entry(&self.thread, kind::CONTEXT_TRIMMED, &payload);
-            if let Err(error) = self.calls.scribe.submit(vec![draft]) {
-                tracing::warn!(%error, "a trimmed context could not be recorded");
-            }
-        }
-        kept
+        let session = self.thread.session;
+        let room = self
+            .calls
+            .models
+            .room(session, self.provider, (&self.system, &[]));
+        room.conversation_bytes
     }
 
     /// The system prompt as it is now: what the others of an event bus have reported since is in it.
@@ -419,9 +386,11 @@ impl Run<'_> {
 
     fn told(&self, call_id: String, outcome: &Result<ToolCallResult, CallError>) -> Event {
         let told = prompt::result_text(outcome, self.calls.shown);
-        self.calls.cuts.add(self.thread.session, told.cut);
+        let session = self.thread.session;
+        self.calls.cuts.add(session, told.cut);
+        self.calls.cuts.note_whole(session, &call_id, told.whole);
         let pictures = told.pictures.map(|found| (call_id.clone(), found));
-        self.calls.models.pictures.add(self.thread.session, pictures);
+        self.calls.models.pictures.add(session, pictures);
         Event::CallDone {
             call_id,
             text: told.text,
@@ -451,13 +420,48 @@ impl Run<'_> {
             return self.hand_over(id, name, &arguments).await;
         }
         let request_id = self.request_id(&id);
-        let (caller, request) = self.request(id.clone(), name, arguments, request_id);
+        let (caller, request) = self.request(id.clone(), name, arguments, request_id).await;
         let outcome = call(self.calls, &caller, request, self.cancel).await;
         self.told(id, &outcome)
     }
 
+    /// A model's arguments as the tool's schema wants them, where their meaning is plain. Policy, approvals, the record and the tool see
+    /// nothing else; what the model wrote stands in its recorded answer.
+    async fn converted(&self, tool: &str, arguments: serde_json::Map<String, Value>) -> ConvertedArguments {
+        let calls = self.calls;
+        let same = |arguments| ConvertedArguments {
+            arguments,
+            pointers: Vec::new(),
+        };
+        let wanted = calls.models.local(self.provider).converts_arguments;
+        // What a rule refuses by its name is refused before anything is asked.
+        if !wanted || calls.engine.denies_by_name(tool).is_some() {
+            return same(arguments);
+        }
+        // silent-ok: what is wrong with the tool is said where the call is refused for it
+        let _prepared = calls.catalog.prepare(tool, &*calls.runner).await;
+        let catalog = &calls.catalog;
+        let entry = catalog
+            .get(tool)
+            .or_else(|| catalog.of_team(tool))
+            .or_else(|| catalog.of_skill(tool));
+        let entry = entry.or_else(|| {
+            catalog
+                .output_read()
+                .filter(|entry| *entry.name == *tool)
+                .cloned()
+        });
+        let Some(entry) = entry else {
+            return same(arguments);
+        };
+        match calls.described(&entry).await {
+            Ok(described) => described.convert(&arguments).unwrap_or_else(|| same(arguments)),
+            Err(_) => same(arguments), // silent-ok: as above
+        }
+    }
+
     /// What the path is asked for when the model asks for a tool.
-    pub(crate) fn request(
+    pub(crate) async fn request(
         &self,
         id: String,
         name: String,
@@ -467,6 +471,10 @@ impl Run<'_> {
         let action = self.granted.as_ref().and_then(|granted| granted.action(&name));
         let name = action.map_or(name.clone(), str::to_owned);
         let under = self.granted.as_ref().filter(|_| self.calls.carp.is_action(&name));
+        let ConvertedArguments {
+            arguments,
+            pointers: converted,
+        } = self.converted(&name, arguments).await;
         let request = Request {
             tool: name,
             arguments,
@@ -475,6 +483,7 @@ impl Run<'_> {
             sandbox: None,
             policy: None,
             under: under.map(|granted| granted.under(&self.calls.carp)),
+            converted,
         };
         let caller = Caller {
             thread: self.thread,
@@ -560,7 +569,7 @@ fn system(
     recalled: &Recalled,
     files: &ContextFiles,
 ) -> String {
-    let window = window(calls, &state.provider);
+    let window = window(calls, state.id, &state.provider);
     let mut system = match &state.member {
         Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages, files, window),
         None => prompt::system(&calls.manifest, None, &state.peer_messages, files, window),
@@ -586,11 +595,8 @@ fn asked(turn: &Turn) -> String {
 }
 
 /// Tokens that the model's window holds.
-pub(crate) fn window(calls: &Calls, provider: &str) -> usize {
-    calls
-        .models
-        .context_tokens(provider)
-        .unwrap_or(DEFAULT_CONTEXT_TOKENS)
+pub(crate) fn window(calls: &Calls, session: clawk_proto::SessionId, provider: &str) -> usize {
+    calls.models.window(session, provider)
 }
 
 /// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled or read in files, and
@@ -661,7 +667,11 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         notices: &state.notices,
         purse: &purse,
     };
-    let window = window(calls, &state.provider);
+    let effects = match calls.models.begin_turn(&thread, message.0, &state.provider).await {
+        Ok(()) => effects,
+        Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
+    };
+    let window = window(calls, state.id, &state.provider);
     let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
         Ok(recalled) => (recalled, effects),
         Err(error) => (

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::author::AuthorKind;
 use crate::ports::{
     AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange,
-    Recorded, Scan, Spent, Terms, Ticket, Told,
+    Recorded, RefusalCause, RequestAdaptation, Scan, Spent, Terms, Ticket, Told,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -26,6 +26,11 @@ use crate::time::{Clock, Timestamp};
 const PAGE: usize = 1000;
 
 pub mod kind;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+const fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
 
 macro_rules! payloads {
     ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$attr:meta])* $field:ident : $type:ty),* $(,)? })*) => {
@@ -104,13 +109,24 @@ payloads! {
     }
     /// `ckp.provider.failed`.
     ProviderFailed<'a> {
-        attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
+        attempt: u32, bytes_out: u64,
+        #[serde(skip_serializing_if = "Option::is_none")] cause: Option<&'a RefusalCause>,
+        cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
         input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64>,
         status: Option<u16>,
         #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
         #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
         turn: Uuid,
+    }
+    /// `ckp.provider.adapted`. `cause`: `known` before the turn, or what was refused. `window_tokens`: as far as
+    /// refusals tell; `server_tokens`: as the server says.
+    ProviderAdapted<'a> {
+        #[serde(skip_serializing_if = "RequestAdaptation::is_empty")] adaptation: &'a RequestAdaptation,
+        cause: &'a str, change: &'a str, endpoint: Digest, model: &'a str, provider: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] server_tokens: Option<u64>,
+        turn: Uuid,
+        #[serde(skip_serializing_if = "Option::is_none")] window_tokens: Option<u64>,
     }
     /// `ckp.provider.unreachable`.
     ProviderUnreachable<'a> { provider: &'a str, reason: &'a str }
@@ -122,7 +138,9 @@ payloads! {
     EffectResolved<'a> { action_id: &'a str, by: &'a str, how: &'a str, outcome: &'a str, reason: Option<&'a str>, request_id: &'a str }
     /// `action.requested`.
     ActionRequested<'a> {
-        action_id: &'a str, call_id: Option<&'a str>, door: &'a str, identity: &'a str, parameters_hash: Digest,
+        action_id: &'a str, call_id: Option<&'a str>,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")] converted: &'a [String],
+        door: &'a str, identity: &'a str, parameters_hash: Digest,
         policy: Option<&'a str>, request_id: &'a str, sandbox: Option<&'a str>,
         #[serde(skip_serializing_if = "<[String]>::is_empty")] taint: &'a [String],
         turn: Option<Uuid>,
@@ -180,7 +198,12 @@ payloads! {
     /// `ckp.message.resumed`.
     MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
-    ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
+    ContextTrimmed<'a> {
+        dropped_messages: usize, kept_messages: usize,
+        #[serde(skip_serializing_if = "Option::is_none")] provider: Option<&'a str>,
+        #[serde(skip_serializing_if = "is_zero")] shortened_results: usize,
+        turn: Uuid,
+    }
     /// `ckp.context.compacted`: `untrusted` names the origins of foreign text in what was replaced.
     ContextCompacted<'a> {
         kept_messages: usize, method: &'a str, replaced_messages: usize, strategy: &'a str, summary_hash: Digest, turn: Uuid,

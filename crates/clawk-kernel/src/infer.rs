@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clawk_manifest::model::{Manifest, Modality, Provider as Spec};
@@ -18,6 +19,7 @@ use crate::event::{
 };
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
+use crate::output::Cuts;
 use crate::pictures::ToolPictures;
 use crate::ports::{
     Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, ProviderRate,
@@ -31,9 +33,12 @@ use crate::watch::Notices;
 mod blank;
 mod cache_key;
 pub(crate) mod embed;
+pub(crate) mod forms;
 pub(crate) mod patience;
 pub(crate) mod speech;
 
+use forms::RefusalChanges;
+pub(crate) use forms::{KnownForm, LearntForm, LearntForms};
 pub use patience::ModelOptions;
 use patience::Patience;
 
@@ -49,6 +54,10 @@ pub(crate) struct Models {
     pub(crate) scribe: Scribe,
     /// Pictures in the results of tools.
     pub(crate) pictures: ToolPictures,
+    /// Results that can be read again.
+    pub(crate) cuts: Arc<Cuts>,
+    /// What was learnt of how they are asked.
+    pub(crate) forms: LearntForms,
 }
 
 impl Models {
@@ -78,14 +87,8 @@ impl Models {
     }
 
     /// What is local about asking this provider.
-    fn local(&self, provider: &str) -> ModelOptions {
+    pub(crate) fn local(&self, provider: &str) -> ModelOptions {
         self.options.get(provider).cloned().unwrap_or_default()
-    }
-
-    /// The provider's own window, tokens.
-    pub(crate) fn context_tokens(&self, provider: &str) -> Option<usize> {
-        let limit = self.manifest.provider(provider)?.limits.max_context_window?;
-        usize::try_from(limit).ok() // silent-ok: more than the address space is no limit
     }
 }
 
@@ -134,7 +137,12 @@ pub(crate) async fn infer(
     let mut troubles = Vec::new();
     for (at, spec) in chain.iter().enumerate() {
         let next = chain.get(at + 1).map(|next| next.name.as_str());
-        match exhaust(models, place, spec, next, &request, cancel).await? {
+        let asked = Asked {
+            first: provider,
+            spec,
+            next,
+        };
+        match exhaust(models, place, asked, &request, cancel).await? {
             Ok(completion) => return Ok(completion),
             Err(trouble) => troubles.push(trouble),
         }
@@ -145,22 +153,51 @@ pub(crate) async fn infer(
     )))
 }
 
+/// A provider of a chain that is asked.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    /// The chain's first.
+    first: &'a str,
+    spec: &'a Spec,
+    /// Who is asked after it.
+    next: Option<&'a str>,
+}
+
 /// All attempts at one provider. The outer error ends the whole chain, the inner one only this provider.
 async fn exhaust(
     models: &Models,
     place: Site<'_>,
-    spec: &Spec,
-    next: Option<&str>,
+    asked: Asked<'_>,
     request: &InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Result<Completion, String>, NoAnswer> {
+    let Asked { spec, next, .. } = asked;
     let time_ms = models.local(&spec.name).retry_time_ms;
     let mut patience = Patience::new(spec.retry.clone().unwrap_or_default(), time_ms, next.is_none());
+    let mut changes = RefusalChanges::default();
+    let mut shaped = match models.shape(place, (asked.first, spec), request) {
+        Ok(shaped) => shaped,
+        Err(why) => return Ok(Err(why)),
+    };
     for attempt in 1..=u32::MAX {
-        let error = match once(models, place, spec, attempt, request, cancel).await? {
+        let error = match once(models, place, spec, attempt, &shaped, cancel).await? {
             Ok(completion) => return Ok(Ok(completion)),
             Err(error) => error,
         };
+        // A refusal that names its cause is answered with a changed request. It is no fault that time would mend: no wait, and it does
+        // not count as one of the provider's attempts.
+        if let Some(cause) = &error.cause
+            && models
+                .adapt(place, spec, (cause, &shaped), &mut changes)
+                .map_err(|error| NoAnswer::Failed(error.to_string()))?
+        {
+            tell(place, spec, &error, 0, &spec.name).await;
+            shaped = match models.shape(place, (asked.first, spec), request) {
+                Ok(shaped) => shaped,
+                Err(why) => return Ok(Err(why)),
+            };
+            continue;
+        }
         let Some(wait_ms) = patience.after(&error, models.scribe.clock().random()) else {
             if let Some(next) = next {
                 tell(place, spec, &error, 0, next).await;
@@ -213,12 +250,14 @@ async fn once(
         Err(error) => return Ok(Err(error)),
     };
     let journal = &**models.scribe.journal();
+    // Where the window is known, prompt and answer fit it together.
+    let room = models.answer_room(place.thread.session, &spec.name, set.input_tokens);
     let mut request = InferRequest {
         // Behind the digest: it says nothing to the model.
         cache_key: Some(cache_key::cache_key(models, place)),
         max_output_tokens: match request.max_output_tokens {
-            0 => set.max_output_tokens,
-            wanted => wanted.min(set.max_output_tokens),
+            0 => set.max_output_tokens.min(room),
+            wanted => wanted.min(set.max_output_tokens).min(room),
         },
         ..attach::shown(journal, request.clone(), takes_images)
             .await
@@ -245,7 +284,7 @@ async fn once(
         }
         Err(error) => return Err(error.into()),
     };
-    let on_delta = telling(models, place.notices);
+    let on_delta = telling(models, place.notices, &open.received);
     let limit = Duration::from_millis(limit_ms);
     let mut outcome = match tokio::time::timeout(limit, provider.infer(&request, &on_delta, cancel)).await {
         Ok(outcome) => outcome,
@@ -320,10 +359,17 @@ async fn set_aside(
 }
 
 /// Pieces go out as they may be shown.
-fn telling(models: &Models, notices: &Notices) -> impl Fn(Delta<'_>) + Send + Sync + use<> {
+fn telling(
+    models: &Models,
+    notices: &Notices,
+    received: &Arc<AtomicU64>,
+) -> impl Fn(Delta<'_>) + Send + Sync + use<> {
     let (notices, words) = (notices.clone(), Words::new(&models.screens));
+    let received = Arc::clone(received);
     move |delta| match delta {
         Delta::Text(text) => {
+            let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+            received.fetch_add(bytes, Ordering::Relaxed);
             let shown = words.piece(text);
             if !shown.is_empty() {
                 notices.delta(&shown);
@@ -384,6 +430,7 @@ async fn unpriced(
     };
     let failed = ProviderFailed {
         attempt,
+        cause: None,
         bytes_out: 0,
         cost_microusd: None,
         duration_ms: 0,
@@ -406,7 +453,7 @@ async fn unpriced(
     scribe.write(vec![requested, failed]).await
 }
 
-/// An attempt under way. Dropped before its end, it is settled at what was set aside: the server may have worked.
+/// An attempt under way. Dropped before its end, it is settled at what was sent and received.
 struct Open<'a> {
     models: &'a Models,
     place: Site<'a>,
@@ -418,6 +465,8 @@ struct Open<'a> {
     /// What is set aside over all hosts.
     aside: Option<Uuid>,
     set: Option<Set>,
+    /// Bytes of the answer that have come.
+    received: Arc<AtomicU64>,
 }
 
 /// Why an attempt did not begin.
@@ -522,7 +571,16 @@ impl<'a> Open<'a> {
             request_hash,
             started_us: models.scribe.clock().monotonic_us(),
             set: Some(set),
+            received: Arc::default(),
         })
+    }
+
+    /// What has been sent and has come, at four bytes a token.
+    fn passed(&self, set: &Set) -> Usage {
+        Usage {
+            output_tokens: self.received.load(Ordering::Relaxed).div_ceil(4),
+            ..set.estimate()
+        }
     }
 
     /// What is counted of what a provider said: see [`Set::settled`].
@@ -549,7 +607,7 @@ impl<'a> Open<'a> {
         let duration_ms = self.duration_ms();
         let usage = match outcome {
             Ok(completion) => completion.usage,
-            Err(error) => spent_by(error, set.estimate()),
+            Err(error) => spent_by(error, self.passed(&set), set.estimate()),
         };
         let cost = set.cost(&usage);
         let took = set.took(&usage, duration_ms);
@@ -627,6 +685,7 @@ impl<'a> Open<'a> {
     ) -> Draft {
         let payload = ProviderFailed {
             attempt: self.attempt,
+            cause: error.cause.as_ref(),
             bytes_out: took.bytes_out,
             cost_microusd,
             duration_ms: took.busy_ms,
@@ -652,11 +711,11 @@ impl<'a> Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let Some(set) = self.set.take() else { return };
-        let usage = set.estimate();
+        let usage = self.passed(&set);
         let took = set.took(&usage, self.duration_ms());
         let error = fault(
             FaultKind::Cancelled,
-            "nobody waits for it any more; settled at what was set aside".to_owned(),
+            "nobody waits for it any more; settled at what was sent and received".to_owned(),
             None,
         );
         let cost = set.cost(&usage);
@@ -673,23 +732,25 @@ impl Drop for Open<'_> {
     }
 }
 
-/// What a failed attempt cost: the server's counts, else an estimate by the bytes that really went and came. Of a server that had the
-/// request, and of which nobody knows even that, it is all that was set aside: a stream that is cut is not free.
-fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
-    let working = match error.kind {
-        FaultKind::Timeout | FaultKind::Cut | FaultKind::Malformed | FaultKind::Cancelled => true,
+/// What a failed attempt cost: the server's counts where it gave them, else what was really sent and received. An answer that breaks off
+/// is not free, and not the dearest that it could have become; only where nobody counted what came of it, it counts as that.
+fn spent_by(error: &ProviderError, passed: Usage, aside: Usage) -> Usage {
+    let (working, came) = match error.kind {
+        FaultKind::Cut | FaultKind::Malformed => (true, true),
+        FaultKind::Timeout | FaultKind::Cancelled => (true, false),
         FaultKind::Unreachable
         | FaultKind::RateLimited
         | FaultKind::ServerFault
         | FaultKind::Auth
         | FaultKind::Rejected
         | FaultKind::Unpriced
-        | FaultKind::ContextTooLong => false,
+        | FaultKind::ContextTooLong => (false, false),
     };
     match error.usage {
         Some(counted) if !counted.estimated => counted,
         Some(come) if working => come,
-        None if working => estimate,
+        None if came => aside,
+        None if working => passed,
         told => told.unwrap_or_default(),
     }
 }

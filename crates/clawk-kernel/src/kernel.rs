@@ -278,10 +278,16 @@ impl Kernel {
                 sandbox: context.sandbox,
                 policy: context.policy,
                 under: None,
+                converted: Vec::new(),
             };
             let cancel = calls.life.stop.child_token();
             call(&calls, &caller, request, &cancel).await
         }
+    }
+
+    /// Of a replay: what was known of how a provider is asked.
+    pub(crate) fn learn_form(&self, provider: &str, form: crate::infer::LearntForm) {
+        self.agent.calls.models.forms.set(provider, form);
     }
 
     /// The agent as a CRA runtime.

@@ -23,6 +23,8 @@ pub(crate) const NAME: &str = "output-read";
 const MAX_CUTS: usize = 512;
 /// Bytes of what stands around the pieces of a cut text.
 const NOTES_BYTES: usize = 640;
+/// Results from this size on can be read again when they were left out of a request, bytes.
+const READABLE_BYTES: usize = 256;
 /// Bytes of the reason for a failure.
 const MAX_REASON_BYTES: usize = 300;
 
@@ -51,6 +53,15 @@ impl Shown {
         Self::Head(128 << 10)
     }
 
+    /// The same, and no more than a quarter of a window of so many tokens, at four bytes each.
+    pub(crate) fn within(self, window_tokens: usize) -> Self {
+        let most = window_tokens.max(NOTES_BYTES * 2);
+        match self {
+            Self::Ends(bytes) => Self::Ends(bytes.min(most)),
+            Self::Head(bytes) => Self::Head(bytes.min(most)),
+        }
+    }
+
     const fn bytes(self) -> usize {
         match self {
             Self::Ends(bytes) | Self::Head(bytes) => bytes,
@@ -67,6 +78,8 @@ pub(crate) struct Told {
     pub(crate) cut: Option<Digest>,
     /// Its pictures.
     pub(crate) pictures: Option<ResultPictures>,
+    /// The whole result, where it is long enough to be left out of a request and read again.
+    pub(crate) whole: Option<Digest>,
 }
 
 impl Told {
@@ -77,6 +90,7 @@ impl Told {
             is_error: true,
             cut: None,
             pictures: None,
+            whole: None,
         }
     }
 }
@@ -90,19 +104,19 @@ fn whole(result: &ToolCallResult) -> String {
 /// A result as the model reads it.
 pub(crate) fn told(result: &ToolCallResult, shown: Shown) -> Told {
     let text = whole(result);
-    let (text, cut) = match shown {
+    let digest = (text.len() >= READABLE_BYTES).then(|| digest(&canonical(result)));
+    let (text, cut) = match (shown, digest) {
         _ if text.len() <= shown.bytes() => (text, None),
-        Shown::Head(bytes) => (head(&text, bytes), None),
-        Shown::Ends(bytes) => {
-            let digest = digest(&canonical(result));
-            (ends(&text, bytes, result, digest), Some(digest))
-        }
+        (Shown::Head(bytes), _) => (head(&text, bytes), None),
+        (Shown::Ends(bytes), Some(digest)) => (ends(&text, bytes, result, digest), Some(digest)),
+        (Shown::Ends(_), None) => (text, None),
     };
     Told {
         pictures: ResultPictures::of(result, &text),
         text,
         is_error: result.is_error,
         cut,
+        whole: digest,
     }
 }
 
@@ -166,11 +180,36 @@ fn behind(text: &str, bytes: usize) -> &str {
 
 /// Which results were cut, by session: what may be read, and whether reading is offered.
 #[derive(Debug, Default)]
-pub(crate) struct Cuts(Mutex<HashMap<SessionId, VecDeque<Digest>>>);
+pub(crate) struct Cuts {
+    cut: Mutex<HashMap<SessionId, VecDeque<Digest>>>,
+    /// Whole results by the ids of their calls, the newest of an id last.
+    whole: Mutex<HashMap<SessionId, VecDeque<(String, Digest)>>>,
+}
 
 impl Cuts {
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, VecDeque<Digest>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the whole result of a call, which may be left out of a later request.
+    pub(crate) fn note_whole(&self, session: SessionId, call_id: &str, whole: Option<Digest>) {
+        let Some(digest) = whole else { return };
+        let mut all = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.entry(session).or_default();
+        if known.len() >= MAX_CUTS {
+            known.pop_front();
+        }
+        known.push_back((call_id.to_owned(), digest));
+    }
+
+    /// The whole result of the latest call with this id.
+    pub(crate) fn whole_of(&self, session: SessionId, call_id: &str) -> Option<Digest> {
+        let all = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(&session)?.iter().rev();
+        known
+            .clone()
+            .find(|(id, _)| id == call_id)
+            .map(|(_, digest)| *digest)
     }
 
     /// Notes a cut; the same one counts once.
@@ -201,6 +240,8 @@ impl Cuts {
 
     pub(crate) fn forget(&self, session: SessionId) {
         self.lock().remove(&session);
+        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        whole.remove(&session);
     }
 }
 

@@ -46,8 +46,9 @@ impl Run<'_> {
             if self.is_clients(&wanted.name) {
                 continue;
             }
-            let (caller, request) =
-                self.request(wanted.id.clone(), wanted.name.clone(), arguments.clone(), id);
+            let (caller, request) = self
+                .request(wanted.id.clone(), wanted.name.clone(), arguments.clone(), id)
+                .await;
             planned.push(PlannedCall {
                 number,
                 caller,

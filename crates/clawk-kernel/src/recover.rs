@@ -229,6 +229,9 @@ pub(crate) async fn rebuild_inner(
         .models
         .pictures
         .add(session, std::mem::take(&mut fold.pictures));
+    for (call_id, whole) in std::mem::take(&mut fold.wholes) {
+        calls.cuts.note_whole(session, &call_id, Some(whole));
+    }
     let open = fold.end(calls).open.into_iter().next();
     Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
 }
@@ -285,6 +288,9 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
         .models
         .pictures
         .add(wanted, std::mem::take(&mut fold.pictures));
+    for (call_id, whole) in std::mem::take(&mut fold.wholes) {
+        calls.cuts.note_whole(wanted, &call_id, Some(whole));
+    }
     Ok(fold)
 }
 
@@ -308,6 +314,8 @@ struct Fold {
     cuts: Vec<Digest>,
     /// Results that have pictures, by the id of their call.
     pictures: Vec<(String, ResultPictures)>,
+    /// Whole results by the ids of their calls.
+    wholes: Vec<(String, Digest)>,
 }
 
 impl Fold {
@@ -494,9 +502,12 @@ impl Fold {
                 is_error: found.is_error,
                 cut: None,
                 pictures: None,
+                whole: None,
             },
         };
         self.cuts.extend(told.cut);
+        self.wholes
+            .extend(told.whole.map(|whole| (call_id.clone(), whole)));
         let pictures = told.pictures.map(|found| (call_id.clone(), found));
         self.pictures.extend(pictures);
         let done = Event::CallDone {

@@ -149,6 +149,7 @@ async fn sample(
         sandbox: None,
         policy: None,
         under: None,
+        converted: Vec::new(),
     };
     let ended = call(calls, &caller, request, cancel).await;
     sessions.end_session(id, "the server has its answer").await;

@@ -86,6 +86,7 @@ impl Sessions {
         self.calls.desk.forget(id);
         self.calls.cuts.forget(id);
         self.calls.models.pictures.forget(id);
+        self.calls.models.forms.forget(id);
         let duration_ms = self
             .scribe
             .clock()

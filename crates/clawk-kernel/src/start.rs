@@ -23,13 +23,12 @@ use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::health::{self, Health};
 use crate::hosts::{self, Hosts};
-use crate::infer::Models;
+use crate::infer::{LearntForms, Models};
 use crate::judge::Classifier;
 use crate::lifecycle::Life;
 use crate::memory::Memories;
 use crate::options::{InboxLimits, Options, SwarmOptions};
 use crate::outbox::{Outbox, OutboxLimits};
-use crate::output::Cuts;
 use crate::ports::ToolRunner;
 use crate::prompt;
 use crate::purse::{Purses, hour_of};
@@ -83,6 +82,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         settle_before(&agent, row).await?;
     }
     fold(calls, hosts.as_deref()).await?;
+    calls.models.restore_forms().await?;
     stop::restore(&calls.brake, scribe).await?;
     carp::restore(&calls.carp).await?;
     agent.life.advance(LifecycleState::Ready, "started")?;
@@ -254,6 +254,8 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         screens: Arc::new(screens),
         scribe: scribe.clone(),
         pictures: Default::default(),
+        cuts: Arc::default(),
+        forms: LearntForms::default(),
     });
     let team = team(&manifest, &options, &purses, (&scribe, root))?;
     let classifier = Classifier { models, table };
@@ -316,6 +318,7 @@ fn calls(
     let models = Arc::clone(&classifier.models);
     let hosts = Hosts::of(&**models.scribe.journal());
     Calls {
+        cuts: Arc::clone(&models.cuts),
         rates: Rates::new(&models.manifest.policies),
         manifest: Arc::clone(&models.manifest),
         screens: Arc::clone(&models.screens),
@@ -335,7 +338,6 @@ fn calls(
         hosts,
         brake: Arc::default(),
         desk: Desk::default(),
-        cuts: Cuts::default(),
         owes: AtomicBool::new(false),
         workdir: options.workdir,
         origin: options.origin,

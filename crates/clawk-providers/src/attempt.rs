@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::sse::{Decoder, Event};
 use crate::state::StateOwner;
 use crate::wire::{RequestContext, opens_thought, wants_written_thoughts};
-use crate::{anthropic, embeddings, openai, responses, speech};
+use crate::{anthropic, embeddings, openai, responses, speech, window};
 
 /// Largest single event of a stream.
 const EVENT_MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -109,6 +109,17 @@ impl Provider for HttpProvider {
                 Dialect::Anthropic => Err(no_speech()),
             };
             done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+        })
+    }
+
+    fn window_tokens(&self) -> Later<'_, Option<u64>> {
+        Box::pin(async move {
+            match self.dialect {
+                Dialect::OpenAi | Dialect::Responses => {
+                    window::ask(&self.endpoint, "/chat/completions", &self.model).await
+                }
+                Dialect::Anthropic => None,
+            }
         })
     }
 

@@ -237,6 +237,8 @@ fn explain(fault: Fault) -> Fault {
     Fault {
         kind,
         message: format!("no access token: {}", fault.message),
+        // Its words are about the token, not about the request to the model.
+        cause: None,
         ..fault
     }
 }

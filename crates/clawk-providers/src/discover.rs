@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_kernel::ModelCatalogue;
 use clawk_manifest::model::{
     AuthType, Hints, Modality, Provider, ProviderAuth, ProviderLimits, ProviderProtocol, ProviderTransport,
 };
@@ -57,12 +58,13 @@ pub async fn discover(env: &Env) -> Discovered {
 }
 
 fn by_key(env: &Env) -> Option<Discovered> {
+    let catalogue = ModelCatalogue::shipped();
     let model = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
     let base = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
     if env.non_empty("ANTHROPIC_API_KEY").is_some() {
         let mut provider = openai(
             &base("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
-            &model("ANTHROPIC_MODEL", "claude-sonnet-4-5"),
+            &model("ANTHROPIC_MODEL", catalogue.resolve("anthropic:medium")),
             Some("ANTHROPIC_API_KEY"),
         );
         provider.protocol = ProviderProtocol::AnthropicNative;
@@ -73,13 +75,14 @@ fn by_key(env: &Env) -> Option<Discovered> {
         let base = base("OPENAI_BASE_URL", "https://api.openai.com/v1");
         let provider = openai(
             &base,
-            &model("OPENAI_MODEL", "gpt-5-mini"),
+            &model("OPENAI_MODEL", catalogue.resolve("openai:small")),
             Some("OPENAI_API_KEY"),
         );
         return Some(found(provider, "OPENAI_API_KEY is set"));
     }
     if env.non_empty("OPENROUTER_API_KEY").is_some() {
-        let model = model("OPENROUTER_MODEL", "openai/gpt-5-mini");
+        let default = format!("openai/{}", catalogue.resolve("openai:small"));
+        let model = model("OPENROUTER_MODEL", &default);
         let provider = openai("https://openrouter.ai/api/v1", &model, Some("OPENROUTER_API_KEY"));
         return Some(found(provider, "OPENROUTER_API_KEY is set"));
     }

@@ -1,6 +1,7 @@
 //! One endpoint over HTTP: client, authentication, and errors that may be shown.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::{Client, Deadlines, Request, Response, Url};
@@ -8,6 +9,7 @@ use clawk_kernel::ports::{ProviderError, Usage};
 use clawk_secrets::Resolver;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::Value;
 
 use crate::auth::Auth;
 use crate::draft::shorten;
@@ -16,6 +18,9 @@ use crate::fault::Fault;
 /// What is read of an error's body, and what is shown of it.
 const ERROR_READ_MAX_BYTES: usize = 64 * 1024;
 const ERROR_SHOWN_MAX_BYTES: usize = 1024;
+/// How long one question about the model may take, and how much of its answer is read.
+const LOOK_UP: Duration = Duration::from_millis(700);
+const LOOK_UP_MAX_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -74,6 +79,39 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Reads a JSON document at this path of the endpoint's own server, with the endpoint's own key; `None`: there is none. What is sent
+    /// is a question about the model, and nothing that is paid for.
+    pub(crate) async fn look_up(&self, path: &str, body: Option<Value>) -> Option<Value> {
+        // silent-ok throughout: a server that does not say it is an ordinary one
+        let mut url = self.url.clone();
+        url.set_path(path);
+        url.set_query(None);
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for (name, value) in &self.headers {
+            headers.insert(name, value.clone());
+        }
+        self.auth.apply(&mut headers, &self.resolver).await.ok()?;
+        let (method, body) = match body {
+            Some(body) => (Method::POST, Bytes::from(body.to_string())),
+            None => (Method::GET, Bytes::new()),
+        };
+        let request = Request {
+            method,
+            url,
+            headers,
+            body,
+        };
+        let answer = self.client().ok()?.send(request);
+        let answer = tokio::time::timeout(LOOK_UP, answer).await.ok()?.ok()?;
+        if !answer.status().is_success() {
+            return None;
+        }
+        let read = answer.beginning(LOOK_UP_MAX_BYTES);
+        let read = tokio::time::timeout(LOOK_UP, read).await.ok()?;
+        serde_json::from_slice(&read).ok()
+    }
+
     async fn send(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, Fault> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, kind);
@@ -119,6 +157,7 @@ impl Endpoint {
             kind,
             status,
             retry_after_ms,
+            cause,
             ..
         } = fault;
         ProviderError {
@@ -127,7 +166,7 @@ impl Endpoint {
             status,
             retry_after_ms,
             usage,
-            cause: None,
+            cause,
         }
     }
 }

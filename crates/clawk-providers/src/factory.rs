@@ -1,13 +1,13 @@
 //! From the manifest's Provider to something that can be asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use clawk_egress::{Deadlines, Url};
 use clawk_kernel::ModelOptions;
-use clawk_kernel::ports::Provider;
+use clawk_kernel::ports::{Effort, Provider, RequestAdaptation};
 use clawk_manifest::model::{self, AuthType, ProviderProtocol, ProviderTransport};
 use clawk_secrets::Resolver;
 use http::{HeaderName, HeaderValue};
@@ -55,6 +55,22 @@ pub struct ProviderConfig {
     pub max_output_tokens: Option<u64>,
     /// How long the waits between attempts may be together, milliseconds; 0: a rate limit counts as an attempt.
     pub retry_time_ms: u64,
+    /// How much the model may think before it answers; absent: as its server does by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+    /// The model's window as it is served here, tokens; absent: asked from the server, else from the catalogue of models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
+    /// Parameters that its server does not take, by their names on the wire.
+    pub omit: BTreeSet<String>,
+    /// Parameters that its server takes under another name.
+    pub rename: BTreeMap<String, String>,
+    /// Messages of the user and the assistant must strictly alternate.
+    pub alternate_roles: bool,
+    /// Call ids have nine letters and digits, as Mistral's servers want them.
+    pub short_call_ids: bool,
+    /// Arguments that the model writes in its own way are converted where the tool's schema leaves no doubt.
+    pub convert_arguments: bool,
 }
 
 impl Default for ProviderConfig {
@@ -71,6 +87,13 @@ impl Default for ProviderConfig {
             max_response_bytes: 32 * 1024 * 1024,
             max_output_tokens: None,
             retry_time_ms: ModelOptions::RETRY_TIME_MS,
+            effort: None,
+            context_tokens: None,
+            omit: BTreeSet::new(),
+            rename: BTreeMap::new(),
+            alternate_roles: false,
+            short_call_ids: false,
+            convert_arguments: true,
         }
     }
 }
@@ -78,10 +101,22 @@ impl Default for ProviderConfig {
 impl ProviderConfig {
     /// What the kernel is told.
     #[must_use]
-    pub const fn model_options(&self) -> ModelOptions {
+    pub fn model_options(&self) -> ModelOptions {
         ModelOptions {
             max_output_tokens: self.max_output_tokens,
             retry_time_ms: self.retry_time_ms,
+            effort: self.effort,
+            adaptation: RequestAdaptation {
+                alternate_roles: self.alternate_roles,
+                omitted: self.omit.clone(),
+                renamed: self.rename.clone(),
+                responses_api: false,
+                short_call_ids: self.short_call_ids,
+            },
+            context_tokens: self.context_tokens,
+            catalogue_tokens: None,
+            fits_turns: true,
+            converts_arguments: self.convert_arguments,
         }
     }
 
@@ -170,6 +205,13 @@ impl Factory {
                 name: spec.name.clone(),
                 key: "max_output_tokens",
                 reason: "must be at least 1".to_owned(),
+            });
+        }
+        if config.context_tokens.is_some_and(|tokens| tokens < 512) {
+            return Err(FactoryError::Config {
+                name: spec.name.clone(),
+                key: "context_tokens",
+                reason: "must be at least 512".to_owned(),
             });
         }
         if spec.transport != ProviderTransport::Http {

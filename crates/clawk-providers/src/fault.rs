@@ -1,10 +1,11 @@
 //! Faults of an attempt, before they become errors of the kernel.
 
 use clawk_egress::EgressError;
-use clawk_kernel::ports::FaultKind;
+use clawk_kernel::ports::{FaultKind, RefusalCause};
 use http::HeaderMap;
 use serde_json::Value;
 
+use crate::refusal::{cause_of, is_used_up};
 use crate::sse::TooLarge;
 
 /// A failed attempt in this crate's words; [`crate::endpoint::Endpoint::error`] names the provider, redacts and shortens.
@@ -14,6 +15,8 @@ pub(crate) struct Fault {
     pub(crate) message: String,
     pub(crate) status: Option<u16>,
     pub(crate) retry_after_ms: Option<u64>,
+    /// What the server names as the cause, where a changed request may be accepted.
+    pub(crate) cause: Option<RefusalCause>,
 }
 
 impl Fault {
@@ -23,6 +26,7 @@ impl Fault {
             message: message.into(),
             status: None,
             retry_after_ms: None,
+            cause: None,
         }
     }
 
@@ -41,9 +45,13 @@ impl Fault {
     /// From an HTTP status that is not success, with what the server said.
     pub(crate) fn of_status(status: u16, headers: &HeaderMap, body: &str) -> Self {
         let said = said(body);
-        let kind = kind_of_status(status, &said);
+        let (kind, cause) = judged(status, body);
+        let used_up = matches!(status, 402 | 429) && is_used_up(body);
         let hint = match (kind, status) {
             (FaultKind::Auth, _) => "; check the secret that `auth.secret_ref` names",
+            (FaultKind::Rejected, _) if used_up => {
+                "; the account has nothing left: waiting does not help, add credit at the provider"
+            }
             (FaultKind::Rejected, 404) => "; check `endpoint` and `model`",
             (FaultKind::Rejected, 300..=399) => "; redirects are not followed: write the final `endpoint`",
             (FaultKind::ContextTooLong, _) => "; the conversation is too long for this model",
@@ -57,7 +65,8 @@ impl Fault {
             kind,
             message,
             status: Some(status),
-            retry_after_ms: retry_after_ms(headers),
+            retry_after_ms: retry_after_ms(headers).or_else(|| retry_in_body(body)),
+            cause,
         }
     }
 
@@ -74,11 +83,14 @@ impl Fault {
             .filter(|status| (400..600).contains(status));
         let words = format!("{} {}", text("type"), text("code"));
         let has = |word: &str| words.contains(word);
-        let kind = if too_long(&words) || too_long(&said) {
-            FaultKind::ContextTooLong
+        let cause = cause_of(status, &error.to_string());
+        let kind = if let Some(cause) = &cause {
+            kind_of_cause(cause)
+        } else if is_used_up(&error.to_string()) {
+            FaultKind::Rejected
         } else if let Some(status) = status {
-            kind_of_status(status, &said)
-        } else if has("rate_limit") || has("insufficient_quota") {
+            kind_of_status(status)
+        } else if has("rate_limit") {
             FaultKind::RateLimited
         } else if has("authentication") || has("permission") || has("invalid_api_key") {
             FaultKind::Auth
@@ -90,6 +102,7 @@ impl Fault {
         let message = format!("the server reports an error: {} {said}", words.trim());
         Self {
             status,
+            cause,
             ..Self::new(kind, message)
         }
     }
@@ -119,34 +132,36 @@ impl From<EgressError> for Fault {
     }
 }
 
-pub(crate) fn kind_of_status(status: u16, said: &str) -> FaultKind {
+/// The kind of a refusal with this status and body, and what it names as its cause.
+pub(crate) fn judged(status: u16, body: &str) -> (FaultKind, Option<RefusalCause>) {
+    let cause = cause_of(Some(status), body);
+    let kind = match &cause {
+        Some(cause) => kind_of_cause(cause),
+        None if matches!(status, 402 | 429) && is_used_up(body) => FaultKind::Rejected,
+        None => kind_of_status(status),
+    };
+    (kind, cause)
+}
+
+const fn kind_of_cause(cause: &RefusalCause) -> FaultKind {
+    match cause {
+        RefusalCause::TooLong { .. } => FaultKind::ContextTooLong,
+        RefusalCause::Parameter { .. }
+        | RefusalCause::Roles
+        | RefusalCause::CallIds
+        | RefusalCause::ResponsesApi => FaultKind::Rejected,
+    }
+}
+
+/// The kind of a refusal that names no cause.
+fn kind_of_status(status: u16) -> FaultKind {
     match status {
-        413 => FaultKind::ContextTooLong,
-        // Some servers answer 500 to a prompt that does not fit; a retry would not mend it.
-        400 | 422 | 500 if too_long(said) => FaultKind::ContextTooLong,
         401 | 403 => FaultKind::Auth,
         408 => FaultKind::Timeout,
         429 => FaultKind::RateLimited,
         500.. => FaultKind::ServerFault,
         _ => FaultKind::Rejected,
     }
-}
-
-fn too_long(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
-    [
-        "context_length",
-        "context length",
-        "context size",
-        "context window",
-        "context_size",
-        "maximum context",
-        "prompt is too long",
-        "too many tokens",
-        "input is too long",
-    ]
-    .iter()
-    .any(|words| said.contains(words))
 }
 
 /// The server's own words: of a JSON body its message, else the text.
@@ -168,6 +183,15 @@ fn message_of(error: &Value) -> String {
         Some(code) => format!("{message} ({code})"),
         None => message.to_owned(),
     }
+}
+
+/// Google's servers say in the body when to come back: `"retryDelay": "34s"`.
+fn retry_in_body(body: &str) -> Option<u64> {
+    let (_, rest) = body.split_once("\"retryDelay\"")?;
+    let (seconds, _) = rest.trim_start_matches([':', ' ', '"']).split_once('s')?;
+    let seconds: f64 = seconds.parse().ok()?; // silent-ok: unreadable counts as absent
+    let whole = jiff::SignedDuration::try_from_secs_f64(seconds.clamp(0.0, 86_400.0)).ok()?; // silent-ok: as above
+    u64::try_from(whole.as_millis()).ok() // silent-ok: as above
 }
 
 /// `retry-after-ms`, or `retry-after` in seconds or as a date (measured from the server's own `date`); at most a day.

@@ -44,6 +44,10 @@ mod auth;
 
 mod fault;
 
+mod refusal;
+
+mod window;
+
 mod embeddings;
 mod picture;
 mod scripted;

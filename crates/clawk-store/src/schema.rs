@@ -11,8 +11,8 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 11] = [
-    V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES, MARKS, SEALS,
+const MIGRATIONS: [&str; 12] = [
+    V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES, MARKS, SEALS, LEARNT,
 ];
 
 /// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
@@ -71,6 +71,12 @@ macro_rules! peers {
     };
 }
 
+macro_rules! learnt {
+    () => {
+        any_of!("ckp.provider.adapted")
+    };
+}
+
 /// The event types that have an index of their own.
 const RARE_KINDS: &str = rare!();
 
@@ -86,16 +92,26 @@ const CARP_KINDS: &str = carp!();
 /// What was asked of peers, told to them and reported by them: every start folds it, page by page in the order of rows.
 const PEER_KINDS: &str = peers!();
 
+/// What was learnt of how providers are asked, which every start reads.
+const LEARNT_KINDS: &str = learnt!();
+
 /// The text of the partial index that holds all of these event types, if one does.
 pub(crate) fn indexed<'a>(kinds: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'static str> {
-    [RARE_KINDS, GOVERNED_KINDS, ATLAS_KINDS, CARP_KINDS, PEER_KINDS]
-        .into_iter()
-        .find(|index| {
-            kinds
-                .clone()
-                .into_iter()
-                .all(|kind| index.contains(&format!("'{kind}'")))
-        })
+    [
+        RARE_KINDS,
+        GOVERNED_KINDS,
+        ATLAS_KINDS,
+        CARP_KINDS,
+        PEER_KINDS,
+        LEARNT_KINDS,
+    ]
+    .into_iter()
+    .find(|index| {
+        kinds
+            .clone()
+            .into_iter()
+            .all(|kind| index.contains(&format!("'{kind}'")))
+    })
 }
 
 /// Digests are random, so one index over all of them would rewrite a page per digest. Instead `events_content` is filled
@@ -244,6 +260,11 @@ CREATE TABLE embeddings (model TEXT NOT NULL, digest BLOB NOT NULL, vector BLOB 
 const SEALS: &str = "
 CREATE TABLE seals (store TEXT PRIMARY KEY, reference TEXT NOT NULL, proof BLOB NOT NULL, previous TEXT) STRICT, WITHOUT ROWID;
 ";
+
+const LEARNT: &str = concat!(
+    "CREATE INDEX events_learnt ON events(row, kind) WHERE ",
+    learnt!()
+);
 
 /// Opens the write connection and brings the schema up to date.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StateError> {

@@ -7,6 +7,7 @@ pub(crate) mod lacks;
 mod launch;
 mod members;
 mod memory;
+mod models;
 pub(crate) mod own;
 mod ready;
 pub(crate) mod telemetry;
@@ -20,7 +21,7 @@ use crate::peers;
 use crate::state::kept::{self, Beside, StateDir};
 use anyhow::{Context, Result};
 use clawk_kernel::ports::{Provider, TokenKey};
-use clawk_kernel::time::SystemClock;
+use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::witness::digest_of;
 use clawk_kernel::{Atlases, ModelOptions, Options, Parts, Shown, StartError, SwarmOptions};
 use clawk_manifest::model::{Identity, ProviderProtocol};
@@ -158,6 +159,7 @@ impl Blueprint {
         read: Vec<PathBuf>,
     ) -> Result<Self> {
         let models = settle(&mut manifest).await;
+        models::resolve_aliases(&mut manifest, &config.settings);
         Self::made((manifest, origin), config, scripts, read, models)
     }
 
@@ -362,14 +364,22 @@ impl Blueprint {
                 Err(error) => faults.push(error.to_string()),
             }
         }
+        faults.extend(models::effort_faults(&self.manifest, &self.config.settings));
         if faults.is_empty() { Ok(made) } else { Err(faults) }
     }
 
-    /// What `clawk.toml` says of asking the manifest's providers.
+    /// What `clawk.toml` and the catalogue of models say of asking the manifest's providers.
     fn model_options(&self) -> BTreeMap<String, ModelOptions> {
-        let own = self.config.settings.providers.iter();
-        own.map(|(name, own)| (name.clone(), own.model_options()))
-            .collect()
+        models::options(&self.manifest, &self.config.settings)
+    }
+
+    /// Models that their vendors shut down soon.
+    pub(crate) fn model_warnings(&self) -> Vec<String> {
+        models::shutdown_warnings(
+            &self.manifest,
+            &self.config.settings,
+            SystemClock::default().now(),
+        )
     }
 
     /// What starts tools, at every level. What levels keep lies in `cache`.

@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clawk_channels::ChannelConfig;
 use clawk_kernel::purse::{Budgets, Prices};
-use clawk_kernel::{Claims, InboxLimits, Judge, OutboxLimits, PlanLimits, Shown};
+use clawk_kernel::{Claims, InboxLimits, Judge, ModelCatalogue, OutboxLimits, PlanLimits, Shown};
 use clawk_manifest::model::{FilesystemMode, McpUri, NetworkMode, ShellMode};
 use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
@@ -94,6 +95,8 @@ pub(crate) struct Settings {
     pub(crate) budgets: Budgets,
     /// What models cost.
     pub(crate) prices: Prices,
+    /// What is known of models.
+    pub(crate) models: ModelsConfig,
     /// How much waits, and how much runs at once.
     pub(crate) inbox: InboxLimits,
     /// How long a delivery is tried.
@@ -116,6 +119,31 @@ pub(crate) struct Settings {
     pub(crate) postgres: Postgres,
     /// The server of stores on Qdrant.
     pub(crate) qdrant: Qdrant,
+}
+
+/// `[models]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ModelsConfig {
+    /// A catalogue of models in the place of the one that is built in; relative to the file's folder.
+    pub(crate) catalogue: Option<PathBuf>,
+}
+
+impl ModelsConfig {
+    /// The catalogue in force.
+    ///
+    /// # Errors
+    /// The file can't be read, or a row of it can't be meant.
+    fn load(&self) -> Result<Arc<ModelCatalogue>> {
+        let Some(file) = &self.catalogue else {
+            return Ok(ModelCatalogue::shipped());
+        };
+        let text = fs::read_to_string(file).with_context(|| format!("can't read `{}`", file.display()))?;
+        let read = ModelCatalogue::parse(&text);
+        Ok(Arc::new(read.with_context(|| {
+            format!("the catalogue of models `{}` is not valid", file.display())
+        })?))
+    }
 }
 
 /// `[undo]`.
@@ -491,6 +519,8 @@ impl Config {
         settings.state = settings.state.map(|state| state.below(folder));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));
+        settings.models.catalogue = settings.models.catalogue.map(|file| folder.join(file));
+        settings.prices.catalogue = settings.models.load()?;
         settings.postgres.ca_file = settings.postgres.ca_file.map(|file| folder.join(file));
         for registry in settings.registries.values_mut() {
             *registry = folder.join(&*registry);

@@ -76,7 +76,7 @@ pub(crate) struct Calls {
     pub(crate) desk: Desk,
     pub(crate) rates: Rates,
     /// What of tools' results was cut.
-    pub(crate) cuts: Cuts,
+    pub(crate) cuts: Arc<Cuts>,
     /// Atlases, and whoever speaks CRA.
     pub(crate) carp: Carp,
     /// The outcome of an effect could not be recorded: it is told unknown before the end, at the latest.

@@ -32,6 +32,7 @@ pub(crate) async fn foretell(
         sandbox: None,
         policy: None,
         under: None,
+        converted: Vec::new(),
     };
     let tool = tool_of(calls, &caller, &request, None).await?;
     let described = calls.described(&tool).await?;

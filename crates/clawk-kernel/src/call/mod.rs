@@ -98,6 +98,8 @@ pub(crate) struct Request {
     pub(crate) policy: Option<String>,
     /// The CARP resolution that it is made under, where the caller has one.
     pub(crate) under: Option<carp::Under>,
+    /// JSON Pointers of arguments that the model wrote in another way than the schema wants; they were converted before anything looked.
+    pub(crate) converted: Vec<String>,
 }
 
 /// On whose behalf, and where it is recorded.
@@ -637,7 +639,9 @@ async fn run(
         let outcome = match &tool.skill {
             Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,
             None if tool.reads_output => {
-                let (cuts, session) = ((&calls.cuts, calls.shown), caller.thread.session);
+                let session = caller.thread.session;
+                let window = calls.models.window(session, calls.models.primary());
+                let cuts = (&*calls.cuts, calls.shown.within(window));
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
             None if tool.joins.is_some() => {

@@ -201,6 +201,7 @@ fn request(calls: &Calls, tool: String, arguments: Map<String, Value>) -> Reques
         sandbox: None,
         policy: None,
         under: None,
+        converted: Vec::new(),
     }
 }
 

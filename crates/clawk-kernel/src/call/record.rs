@@ -108,6 +108,7 @@ fn requested(
     let requested = ActionRequested {
         action_id: &request.tool,
         call_id: caller.call_id.as_deref(),
+        converted: &request.converted,
         door: caller.door,
         identity: &request.identity,
         parameters_hash,

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use super::PREDICTED;
+use super::convert::{ConvertedArguments, convert};
 use super::fault::{bounded, one_line};
 use super::served_schema::ServedSchema;
 use crate::error::{ArgumentFault, CallError};
@@ -169,6 +170,11 @@ impl Described {
         ran.content.insert(0, ContentBlock::text(note));
         ran.is_error = true;
         ran
+    }
+
+    /// A model's arguments as the schema wants them, where they do not fit and their meaning is plain; `None`: they stay as they are.
+    pub(crate) fn convert(&self, arguments: &Map<String, Value>) -> Option<ConvertedArguments> {
+        convert(&self.validator, arguments)
     }
 
     /// Every fault of the arguments.

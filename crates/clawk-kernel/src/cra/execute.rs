@@ -52,6 +52,7 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
         sandbox: None,
         policy: None,
         under: Some(under),
+        converted: Vec::new(),
     };
     let caller = Caller {
         thread: Thread::of(session),

@@ -34,7 +34,7 @@ impl Run<'_> {
         for ToolUse { id, name, arguments } in all {
             let Ok(arguments) = arguments else { continue };
             let request_id = self.request_id(&id);
-            let (mut caller, request) = self.request(id, name, arguments, request_id);
+            let (mut caller, request) = self.request(id, name, arguments, request_id).await;
             caller.rank = ranks.next().unwrap_or_default(); // silent-ok: the queue has no end
             wanted.push((caller, request));
         }

@@ -72,7 +72,9 @@ impl Run<'_> {
         let name = skill::name_of(&skill);
         let arguments_hash = digest(&canonical(&arguments));
         let request_id = self.request_id(&call_id);
-        let (caller, request) = self.request(call_id.clone(), name.clone(), arguments, request_id.clone());
+        let (caller, request) = self
+            .request(call_id.clone(), name.clone(), arguments, request_id.clone())
+            .await;
         let outcome = call(self.calls, &caller, request, self.cancel).await;
         let told = prompt::result_text(&outcome, skill::shown(self.calls, &name));
         let is_error = told.is_error;

@@ -44,6 +44,8 @@ pub const PROVIDER_REQUESTED: &str = "ckp.provider.requested";
 pub const PROVIDER_COMPLETED: &str = "ckp.provider.completed";
 /// An attempt at a model failed.
 pub const PROVIDER_FAILED: &str = "ckp.provider.failed";
+/// Requests to a provider's endpoint and model are written in another form, or smaller, than usual.
+pub const PROVIDER_ADAPTED: &str = "ckp.provider.adapted";
 /// A provider could not be reached after the start, without asking it anything.
 pub const PROVIDER_UNREACHABLE: &str = "ckp.provider.unreachable";
 /// Somebody wants a tool to run.

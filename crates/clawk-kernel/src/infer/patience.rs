@@ -6,7 +6,7 @@ mod tests;
 use clawk_manifest::model::{Backoff, ProviderRetry};
 use serde::{Deserialize, Serialize};
 
-use crate::ports::{FaultKind, ProviderError};
+use crate::ports::{Effort, FaultKind, ProviderError, RequestAdaptation};
 
 /// The longest wait between two attempts, milliseconds (runtime profile §5).
 const MAX_DELAY_MS: u64 = 30_000;
@@ -24,6 +24,24 @@ pub struct ModelOptions {
     /// How long the waits between its attempts may be together, milliseconds. Within it a rate limit does not count as one of
     /// `max_attempts`. 0: there is no such time, and a rate limit counts.
     pub retry_time_ms: u64,
+    /// How much it may think, where a request does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+    /// How requests to it are written, beside what refusals teach.
+    #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
+    pub adaptation: RequestAdaptation,
+    /// Its window as the operator says, tokens; the manifest's `max_context_window` comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
+    /// Its window as the catalogue says, tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catalogue_tokens: Option<u64>,
+    /// The present turn is fitted to the window, and refusals make requests smaller. Records of earlier versions do not have it.
+    #[serde(default)]
+    pub fits_turns: bool,
+    /// Arguments that it writes in its own way are converted where the schema leaves no doubt. Not in records of earlier versions.
+    #[serde(default)]
+    pub converts_arguments: bool,
 }
 
 impl ModelOptions {
@@ -36,6 +54,12 @@ impl Default for ModelOptions {
         Self {
             max_output_tokens: None,
             retry_time_ms: Self::RETRY_TIME_MS,
+            effort: None,
+            adaptation: RequestAdaptation::default(),
+            context_tokens: None,
+            catalogue_tokens: None,
+            fits_turns: true,
+            converts_arguments: true,
         }
     }
 }

@@ -416,6 +416,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Err(no_speech())))
     }
 
+    /// Tokens that the model's window holds, where its server says so without anything that is paid for.
+    fn window_tokens(&self) -> Later<'_, Option<u64>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Whether the endpoint can be reached, without anything that is paid for or says who asks. A model without a server can.
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))

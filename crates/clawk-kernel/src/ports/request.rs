@@ -22,25 +22,50 @@ pub enum Effort {
     Max,
 }
 
+impl Effort {
+    /// All levels, the least first.
+    pub const ALL: [Self; 6] = [
+        Self::None,
+        Self::Minimal,
+        Self::Low,
+        Self::Medium,
+        Self::High,
+        Self::Max,
+    ];
+
+    /// As people and configuration write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::Max => "max",
+        }
+    }
+}
+
 /// Changes to the form of a request, learnt from refusals of this endpoint and model or set in `[providers.NAME]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestAdaptation {
+    /// Messages of the user and the assistant must strictly alternate, and the system prompt stands first only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alternate_roles: bool,
     /// Parameters of the dialect to leave out, by their wire names, for example `stream_options`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub omitted: BTreeSet<String>,
     /// Parameters of the dialect to send under another name, for example `max_tokens` as `max_completion_tokens`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub renamed: BTreeMap<String, String>,
-    /// Messages of the user and the assistant must strictly alternate, and the system prompt stands first only.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub alternate_roles: bool,
-    /// Call ids are written in the strictest form that a vendor asks for: nine letters and digits.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub short_call_ids: bool,
     /// The endpoint wants OpenAI's Responses API instead of chat completions.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub responses_api: bool,
+    /// Call ids are written in the strictest form that a vendor asks for: nine letters and digits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub short_call_ids: bool,
 }
 
 impl RequestAdaptation {
@@ -58,14 +83,16 @@ pub enum RefusalCause {
     /// The conversation does not fit the model's window.
     TooLong {
         /// The window in tokens, where the server says it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         limit_tokens: Option<u64>,
     },
     /// A parameter is not supported.
     Parameter {
+        /// The name to use in its place, where the server says one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instead: Option<String>,
         /// Its name on the wire.
         name: String,
-        /// The name to use in its place, where the server says one.
-        instead: Option<String>,
     },
     /// The order or emptiness of messages.
     Roles,

@@ -20,6 +20,8 @@ pub struct Budgets {
     pub steps_per_turn: u32,
     /// The same call with the same answer so often in one turn ends it; 0: never.
     pub repeats_per_turn: u32,
+    /// What holds for a model whose price is not known, where money is limited.
+    pub unpriced: Unpriced,
     /// The whole agent, in a UTC day.
     pub day: Allowance,
     /// The whole agent, in a UTC month.
@@ -40,6 +42,7 @@ impl Default for Budgets {
             warn_at_percent: 80,
             steps_per_turn: 48,
             repeats_per_turn: 5,
+            unpriced: Unpriced::default(),
             day: Allowance::default(),
             month: Allowance::default(),
             session: Allowance::default(),
@@ -48,6 +51,17 @@ impl Default for Budgets {
             skills: BTreeMap::new(),
         }
     }
+}
+
+/// `[budgets] unpriced`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unpriced {
+    /// It is not asked.
+    #[default]
+    Refuse,
+    /// It counts as dear as the dearest model of the catalogue.
+    EstimateHighest,
 }
 
 /// One bound per unit; absent: none.

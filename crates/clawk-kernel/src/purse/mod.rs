@@ -11,7 +11,6 @@ mod limit;
 mod model;
 mod price;
 mod report;
-mod size;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +19,9 @@ use clawk_manifest::model::{Manifest, Policy, SwarmLimits};
 
 pub use amount::{Amount, Unit};
 pub(crate) use book::{Reservation, Warning};
-pub use limit::{Allowance, Budgets, Named, Window, hour_of, hour_start};
+pub use limit::{Allowance, Budgets, Named, Unpriced, Window, hour_of, hour_start};
 pub(crate) use model::{NoRoom, Set};
-pub use price::{Price, Prices, TABLE_DATE, Unknown, UnknownWord};
+pub use price::{Price, Prices, Unknown, UnknownWord};
 pub use report::{Budget, LimitState, ModelPrice, PurseState};
 
 use book::{Book, Id};
@@ -117,6 +116,8 @@ pub(crate) struct Purses {
     tools: BTreeMap<String, Own>,
     skills: BTreeMap<String, Own>,
     budgets: Budgets,
+    /// When the catalogue of models was gathered.
+    catalogue_date: String,
     /// A rule of a policy looks at money.
     rules_count_money: bool,
 }
@@ -192,7 +193,7 @@ impl Purses {
         let models = models.map(|spec| {
             (
                 spec.name.clone(),
-                ModelPurse::new(&book, spec, (prices, local), now),
+                ModelPurse::new(&book, spec, (prices, local, budgets.unpriced), now),
             )
         });
         let own = |what: &str, named: &BTreeMap<String, Named>| {
@@ -219,6 +220,7 @@ impl Purses {
             skills: own("skill", &budgets.skills),
             rules_count_money: rates.any(|rate| rate.cost_per_day_usd.is_some()),
             budgets: budgets.clone(),
+            catalogue_date: prices.catalogue.date().to_owned(),
             root,
             book,
         }

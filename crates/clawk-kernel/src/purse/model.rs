@@ -8,10 +8,9 @@ use clawk_manifest::model::{Provider, ProviderLimits, ProviderProtocol};
 
 use super::amount::{Amount, Unit};
 use super::book::{Book, Id, Reservation};
-use super::limit::{Limit, Window};
+use super::limit::{Limit, Unpriced, Window};
 use super::price::{Price, Prices, Quote};
 use super::report::ModelPrice;
-use super::size::Size;
 use super::{Purse, Purses};
 use crate::error::CallError;
 use crate::infer::patience::ModelOptions;
@@ -42,8 +41,14 @@ pub(super) struct ModelPurse {
     said_unknown: AtomicBool,
     /// Output tokens as the operator has said.
     given_output: Option<u64>,
+    /// The price is nobody's word, but the dearest of the catalogue.
+    guessed: bool,
     /// The model's own maximum of output tokens, and its window.
-    size: Option<Size>,
+    output_tokens: Option<u64>,
+    window_tokens: Option<u64>,
+    /// Tokens read since the start, and of them those from the server's cache.
+    read_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
     /// Tokens per thousand bytes: the most that the server has counted so far.
     ratio: AtomicU64,
     requests: Mutex<VecDeque<Timestamp>>,
@@ -53,7 +58,7 @@ impl ModelPurse {
     pub(super) fn new(
         book: &Book,
         spec: &Provider,
-        (prices, local): (&Prices, &BTreeMap<String, ModelOptions>),
+        (prices, local, unpriced): (&Prices, &BTreeMap<String, ModelOptions>, Unpriced),
         now: Timestamp,
     ) -> Self {
         let scope = format!("provider {}", spec.name);
@@ -69,6 +74,11 @@ impl ModelPurse {
             Quote::Unknown if spec.protocol == ProviderProtocol::Custom => Quote::Known(Price::FREE),
             quote => quote,
         };
+        let highest = match (quote, unpriced) {
+            (Quote::Unknown, Unpriced::EstimateHighest) => prices.catalogue.highest_price(),
+            (Quote::Unknown, Unpriced::Refuse) | (Quote::Known(_), _) => None,
+        };
+        let facts = prices.catalogue.find(&spec.model);
         Self {
             id: book.open(
                 None,
@@ -79,11 +89,15 @@ impl ModelPurse {
             ),
             model: spec.model.clone(),
             limits: spec.limits.clone(),
-            quote,
+            quote: highest.map_or(quote, Quote::Known),
+            guessed: highest.is_some(),
             shipped: prices.is_shipped(&spec.model),
             said_unknown: AtomicBool::new(false),
             given_output: local.get(&spec.name).and_then(|local| local.max_output_tokens),
-            size: Size::of(&spec.model),
+            output_tokens: facts.and_then(|facts| facts.output_tokens),
+            window_tokens: facts.and_then(|facts| facts.window_tokens),
+            read_tokens: AtomicU64::new(0),
+            cached_tokens: AtomicU64::new(0),
             ratio: AtomicU64::new(FIRST_RATIO),
             requests: Mutex::default(),
         }
@@ -106,6 +120,9 @@ impl ModelPurse {
                 Quote::Unknown => None,
             },
             shipped: self.shipped,
+            guessed: self.guessed,
+            read_tokens: self.read_tokens.load(Ordering::Relaxed),
+            cached_tokens: self.cached_tokens.load(Ordering::Relaxed),
         }
     }
 
@@ -119,10 +136,12 @@ impl ModelPurse {
         if let Some(given) = self.given_output {
             return given;
         }
-        let Some(Size { output, window }) = self.size else {
+        let Some(output) = self.output_tokens else {
             return OUTPUT_TOKENS;
         };
-        let window = self.limits.max_context_window.unwrap_or(window);
+        let Some(window) = self.limits.max_context_window.or(self.window_tokens) else {
+            return output;
+        };
         // The count of the input is an estimate: an eighth more of it stays free.
         let room = window.saturating_sub(input.saturating_add(input / 8));
         output.min(room.max(OUTPUT_TOKENS))
@@ -192,18 +211,20 @@ impl Set {
         }
     }
 
-    /// What counts of the usage that a provider told. A count that can't be recorded is what was set aside, and so is one that the
-    /// server sent in a form that nobody reads, unless the text alone is more than that.
+    /// What counts of the usage that a provider told. A count that can't be recorded is what was set aside. One that the server sent in a
+    /// form that nobody reads is the estimate of what was sent and received, and of the prompt no less than was set aside for it.
     pub(crate) fn settled(&self, usage: Usage) -> Usage {
         let aside = self.estimate();
         let count = |told: u64, aside: u64| match told {
             told if told > Usage::TOKENS_MAX => aside,
-            told if usage.unreadable => told.max(aside),
             told => told,
         };
         let wild = |told: u64| told > Usage::TOKENS_MAX;
         Usage {
-            input_tokens: count(usage.input_tokens, aside.input_tokens),
+            input_tokens: match usage.unreadable {
+                true => count(usage.input_tokens.max(aside.input_tokens), aside.input_tokens),
+                false => count(usage.input_tokens, aside.input_tokens),
+            },
             output_tokens: count(usage.output_tokens, aside.output_tokens),
             // What came from a cache only makes it cheaper: what can't be believed does not.
             cached_tokens: if wild(usage.cached_tokens) {
@@ -303,7 +324,7 @@ impl Purses {
         if blind {
             // Dropped, a reservation that was made is given back.
             return Err(NoRoom::Unpriced(format!(
-                "provider `{provider}`: money is limited and the price of the model `{0}` is not known; give it in `[prices.\"{0}\"]` of clawk.toml, or say what holds with `[prices] unknown`",
+                "provider `{provider}`: money is limited and the price of the model `{0}` is not known; give it in `[prices.\"{0}\"]` of clawk.toml, or say what holds with `[prices] unknown` or `[budgets] unpriced`",
                 model.model
             )));
         }
@@ -431,10 +452,15 @@ impl Purses {
 
     /// Learns from a server's own count how many tokens its bytes make; upwards only.
     pub(crate) fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
-        if usage.estimated || bytes < TELLING_BYTES {
+        let Some(model) = self.models.get(provider) else {
             return;
-        }
-        if let Some(model) = self.models.get(provider) {
+        };
+        let read = usage.input_tokens.min(Usage::TOKENS_MAX);
+        model.read_tokens.fetch_add(read, Ordering::Relaxed);
+        model
+            .cached_tokens
+            .fetch_add(usage.cached_tokens.min(read), Ordering::Relaxed);
+        if !usage.estimated && bytes >= TELLING_BYTES {
             let seen = usage.input_tokens.saturating_mul(1000).div_ceil(bytes.max(1));
             model.ratio.fetch_max(seen.min(MAX_RATIO), Ordering::Relaxed);
         }

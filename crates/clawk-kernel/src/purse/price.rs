@@ -1,13 +1,12 @@
-//! The prices of models: `[prices]` of `clawk.toml` first, then the shipped table.
+//! The prices of models: `[prices]` of `clawk.toml` first, then the catalogue.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model_catalogue::ModelCatalogue;
 use crate::ports::Usage;
-
-/// The newest list that the shipped table was read from. Prices change: `[prices]` comes first.
-pub const TABLE_DATE: &str = "2026-05-31";
 
 /// One model's price, in millionths of a US dollar per million tokens: 3 dollars per million tokens are 3,000,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,14 +120,27 @@ impl Default for Unknown {
 }
 
 /// `[prices]` of `clawk.toml`: prices by model name, in which `*` matches any text.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prices {
-    /// What holds for a model that neither this nor the shipped table names: `"refuse"`, `"free"`, or a price.
+    /// What holds for a model that neither this nor the catalogue prices: `"refuse"`, `"free"`, or a price.
     pub unknown: Unknown,
     /// By model name.
     #[serde(flatten)]
     pub models: BTreeMap<String, Price>,
+    /// What vendors say of their models.
+    #[serde(skip, default = "ModelCatalogue::shipped")]
+    pub catalogue: Arc<ModelCatalogue>,
+}
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self {
+            unknown: Unknown::default(),
+            models: BTreeMap::new(),
+            catalogue: ModelCatalogue::shipped(),
+        }
+    }
 }
 
 /// What is known of a model's price.
@@ -139,38 +151,23 @@ pub(crate) enum Quote {
 }
 
 impl Prices {
-    /// The shipped table alone knows this model's price.
+    /// The catalogue alone knows this model's price.
     pub(crate) fn is_shipped(&self, model: &str) -> bool {
         let own = self.models.keys().any(|name| fits(name, model));
-        let bare = model.rsplit('/').next().unwrap_or(model);
-        !own && TABLE.iter().any(|(name, ..)| is_version_of(bare, name))
+        !own && self.listed(model).is_some()
     }
 
-    /// The models of the shipped table.
-    #[cfg(test)]
-    pub(super) fn shipped() -> Vec<&'static str> {
-        TABLE.iter().map(|(name, ..)| *name).collect()
+    fn listed(&self, model: &str) -> Option<Price> {
+        self.catalogue.find(model)?.price
     }
 
-    /// The exact name first, then the longest pattern, then the shipped table, then `unknown`.
+    /// The exact name first, then the longest pattern, then the catalogue, then `unknown`.
     pub(crate) fn quote(&self, model: &str) -> Quote {
         let own = self.models.get(model).or_else(|| {
             let fits = self.models.iter().filter(|(name, _)| fits(name, model));
             fits.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
         });
-        let shipped = || {
-            let bare = model.rsplit('/').next().unwrap_or(model);
-            let row = TABLE.iter().find(|(name, ..)| is_version_of(bare, name))?;
-            let (_, input, output, cached, written) = *row;
-            let dollars = |thousandths: u64| thousandths * 1000;
-            Some(Price {
-                input: dollars(input),
-                output: dollars(output),
-                cached_input: Some(dollars(cached)),
-                cache_write: Some(dollars(written)),
-            })
-        };
-        match (own.copied().or_else(shipped), self.unknown) {
+        match (own.copied().or_else(|| self.listed(model)), self.unknown) {
             (Some(price), _) | (None, Unknown::As(price)) => Quote::Known(price),
             (None, Unknown::Word(UnknownWord::Free)) => Quote::Known(Price::FREE),
             (None, Unknown::Word(UnknownWord::Refuse)) => Quote::Unknown,
@@ -200,69 +197,6 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
     true
 }
-
-/// A model of the table: its name, alone or with the date of a version or `latest` behind it. `gpt-5.4` is not `gpt-5`: what a newer
-/// model costs is not known from an older one's price.
-pub(super) fn is_version_of(model: &str, name: &str) -> bool {
-    let Some(version) = model.strip_prefix(name) else {
-        return false;
-    };
-    let Some(version) = version.strip_prefix('-') else {
-        return version.is_empty();
-    };
-    let digits = version.chars().filter(char::is_ascii_digit).count();
-    let dated = digits >= 3 && version.chars().all(|c| c.is_ascii_digit() || c == '-');
-    dated || version == "latest"
-}
-
-/// Model, then thousandths of a dollar per million tokens: input, output, cached input, cache write. As the vendors' lists had them
-/// on [`TABLE_DATE`] at the latest; where a server has tiers (long prompts, caches kept longer), the dearer one; where a list told no
-/// price for its cache, the price of input.
-const TABLE: &[(&str, u64, u64, u64, u64)] = &[
-    ("gpt-5", 1_250, 10_000, 125, 1_250),
-    ("gpt-5-mini", 250, 2_000, 25, 250),
-    ("gpt-5-nano", 50, 400, 5, 50),
-    ("gpt-5-pro", 15_000, 120_000, 15_000, 15_000),
-    ("gpt-5-codex", 1_250, 10_000, 125, 1_250),
-    ("gpt-5.1", 1_250, 10_000, 125, 1_250),
-    ("gpt-5.2", 1_750, 14_000, 175, 1_750),
-    ("gpt-5.4", 5_000, 22_500, 500, 5_000),
-    ("gpt-5.4-mini", 750, 4_500, 75, 750),
-    ("gpt-5.4-pro", 60_000, 270_000, 60_000, 60_000),
-    ("gpt-5.5", 10_000, 45_000, 10_000, 10_000),
-    ("gpt-4.1", 2_000, 8_000, 500, 2_000),
-    ("gpt-4.1-mini", 400, 1_600, 100, 400),
-    ("gpt-4.1-nano", 100, 400, 25, 100),
-    ("gpt-4o", 2_500, 10_000, 1_250, 2_500),
-    ("gpt-4o-mini", 150, 600, 75, 150),
-    ("o4-mini", 1_100, 4_400, 275, 1_100),
-    ("o3", 2_000, 8_000, 500, 2_000),
-    ("o3-mini", 1_100, 4_400, 550, 1_100),
-    ("o3-pro", 20_000, 80_000, 20_000, 20_000),
-    ("o1", 15_000, 60_000, 7_500, 15_000),
-    ("o1-pro", 150_000, 600_000, 150_000, 150_000),
-    ("claude-opus-4-6", 5_000, 25_000, 500, 10_000),
-    ("claude-opus-4-5", 5_000, 25_000, 500, 10_000),
-    ("claude-opus-4-1", 15_000, 75_000, 1_500, 30_000),
-    ("claude-opus-4-0", 15_000, 75_000, 1_500, 30_000),
-    ("claude-opus-4", 15_000, 75_000, 1_500, 30_000),
-    ("claude-3-opus", 15_000, 75_000, 1_500, 30_000),
-    ("claude-sonnet-4-6", 3_000, 15_000, 300, 6_000),
-    ("claude-sonnet-4-5", 6_000, 22_500, 600, 12_000),
-    ("claude-sonnet-4-0", 6_000, 22_500, 600, 12_000),
-    ("claude-sonnet-4", 6_000, 22_500, 600, 12_000),
-    ("claude-3-7-sonnet", 3_000, 15_000, 300, 6_000),
-    ("claude-3-5-sonnet", 3_000, 15_000, 300, 6_000),
-    ("claude-haiku-4-5", 1_000, 5_000, 100, 2_000),
-    ("claude-3-5-haiku", 800, 4_000, 80, 1_600),
-    ("claude-3-haiku", 250, 1_250, 30, 500),
-    ("gemini-3.5-flash", 1_500, 9_000, 1_500, 1_500),
-    ("gemini-3.1-pro", 4_000, 18_000, 4_000, 4_000),
-    ("gemini-3.1-flash-lite", 250, 1_500, 250, 250),
-    ("gemini-2.5-pro", 2_500, 15_000, 625, 2_500),
-    ("gemini-2.5-flash", 300, 2_500, 75, 300),
-    ("gemini-2.5-flash-lite", 100, 400, 25, 100),
-];
 
 #[cfg(test)]
 mod tests {
@@ -308,7 +242,7 @@ mod tests {
             "gpt-5-ultra",
             "gpt-5.4-pro-max",
             "claude-opus-4-9",
-            "claude-opus-5",
+            "claude-opus-6",
             "o30",
             "o3-",
         ] {

@@ -6,7 +6,7 @@ use super::Purses;
 use super::amount::{Amount, Unit};
 use super::book::{Account, Id, Inner, Meter};
 use super::limit::Window;
-use super::price::{Price, TABLE_DATE};
+use super::price::Price;
 use crate::time::Timestamp;
 
 /// Every purse, parents before children.
@@ -33,8 +33,17 @@ pub struct ModelPrice {
     pub model: String,
     /// None: where money is limited, it is not asked.
     pub price: Option<Price>,
-    /// It is the shipped table's, and not of `[prices]`.
+    /// It is the catalogue's, and not of `[prices]`.
     pub shipped: bool,
+    /// Nobody knows it: it is the dearest of the catalogue.
+    #[serde(default)]
+    pub guessed: bool,
+    /// Tokens read since the start.
+    #[serde(default)]
+    pub read_tokens: u64,
+    /// Of them, those from the server's cache.
+    #[serde(default)]
+    pub cached_tokens: u64,
 }
 
 /// One purse.
@@ -90,7 +99,7 @@ impl Purses {
             at: now.to_string(),
             purses,
             models: self.prices(),
-            table_date: TABLE_DATE.to_owned(),
+            table_date: self.catalogue_date.clone(),
         }
     }
 }

@@ -65,6 +65,7 @@ pub(crate) async fn settle_lost(scribe: &Scribe, within: Within) -> Result<usize
     for (inference_id, (session, asked)) in &open {
         let payload = ProviderFailed {
             attempt: asked.attempt,
+            cause: None,
             bytes_out: asked.bytes_out,
             cost_microusd: asked.cost_microusd,
             duration_ms: 0,

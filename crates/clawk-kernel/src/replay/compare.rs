@@ -18,7 +18,7 @@ use crate::ports::Recorded;
 use crate::recover;
 
 /// What no replay brings again: endings from outside, what happened to the record itself, what other doors did.
-const SKIPPED: [&str; 9] = [
+const SKIPPED: [&str; 10] = [
     // What was found was taken out before it was recorded.
     kind::SCREEN_SECRET,
     kind::SESSION_STARTED,
@@ -30,6 +30,8 @@ const SKIPPED: [&str; 9] = [
     kind::CONTEXT_READ,
     kind::AGENT_DESCRIBED,
     kind::TOOL_DESCRIBED,
+    // A session that was taken up by another run was told of all providers anew.
+    kind::PROVIDER_ADAPTED,
 ];
 /// Whole groups of types that replay does not run.
 const OTHERS: [&str; 7] = [

@@ -186,6 +186,9 @@ async fn played(tape: Tape, context_dir: &Path) -> Result<Played, ReplayError> {
             }
             tapes.turn_to(given.at);
             context_of(&tape, context_dir, &given.turn)?;
+            for form in tape.forms.iter().filter(|form| form.turn == given.turn) {
+                kernel.learn_form(&form.provider, form.form.clone());
+            }
             let one = tokio::time::timeout(PATIENCE, hand_in(&kernel, &session, &given.input));
             let sequence = given.sequence;
             one.await.map_err(|_| ReplayError::Stuck { sequence })??; // silent-ok: Elapsed says no more
@@ -305,6 +308,8 @@ fn models(tape: &Tape) -> BTreeMap<String, ModelOptions> {
         .map(|spec| {
             let counted = || ModelOptions {
                 retry_time_ms: 0,
+                fits_turns: false,
+                converts_arguments: false,
                 ..ModelOptions::default()
             };
             let known = tape.facts.models.get(&spec.name).cloned();

@@ -67,6 +67,7 @@ impl Provider for TapedModel {
                 output_tokens,
                 estimated,
                 told,
+                cause,
             }) => Err(ProviderError {
                 kind,
                 message: reason,
@@ -79,7 +80,7 @@ impl Provider for TapedModel {
                     told,
                     ..Usage::default()
                 }),
-                cause: None,
+                cause,
             }),
             None => Err(ProviderError {
                 kind: FaultKind::Rejected,

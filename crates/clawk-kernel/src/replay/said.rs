@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::read::{number, text};
 use crate::error::CallError;
 use crate::notice::Answer;
-use crate::ports::{Completion, FaultKind, Marked, Told};
+use crate::ports::{Completion, FaultKind, Marked, RefusalCause, Told};
 use crate::time::Timestamp;
 
 /// What a model's attempt came to.
@@ -23,6 +23,7 @@ pub(super) enum Said {
         /// Nobody counted them.
         estimated: bool,
         told: Option<Told>,
+        cause: Option<RefusalCause>,
     },
 }
 
@@ -40,6 +41,9 @@ pub(super) fn fault(facts: &Map<String, Value>) -> Said {
         told: facts
             .get("told")
             .and_then(|told| serde_json::from_value(told.clone()).ok()), // silent-ok: as above
+        cause: facts
+            .get("cause")
+            .and_then(|cause| serde_json::from_value(cause.clone()).ok()), // silent-ok: as above
     }
 }
 

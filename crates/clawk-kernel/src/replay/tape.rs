@@ -1,4 +1,6 @@
 //! A recorded session as a tape: what came from outside, in the order in which the kernel asks for it.
+//!
+//! Long because it has a place for each kind of thing that came from outside.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +21,7 @@ use crate::carp;
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{canonical, digest, kind};
+use crate::infer::{KnownForm, LearntForm};
 use crate::message_frame::MessageFrame;
 use crate::notice::Question;
 use crate::ports::{InferRequest, Marked, Recorded};
@@ -68,6 +71,8 @@ pub struct Tape {
     pub(super) inputs: Vec<Given>,
     /// Context files that changed before a turn.
     pub(super) context: Vec<ContextChange>,
+    /// What was known of providers before a turn.
+    pub(super) forms: Vec<KnownForm>,
     /// What takes the place of the recorded agent.
     pub(super) shadow: Option<Shadow>,
 }
@@ -148,6 +153,7 @@ impl Tape {
         let mut attached = Vec::new();
         let mut frame = MessageFrame::default();
         let mut context = Vec::new();
+        let mut forms = Vec::new();
         for event in &events {
             let facts = payload(event);
             let given = |input| Given {
@@ -165,6 +171,7 @@ impl Tape {
                         text: told.map(<[u8]>::to_vec),
                     });
                 }
+                kind::PROVIDER_ADAPTED => forms.extend(LearntForm::known_before(event)),
                 kind::MESSAGE_ATTACHED => attached.push(Attached {
                     mime_type: text(&facts, "mime_type").unwrap_or_default(),
                     name: text(&facts, "name"),
@@ -234,6 +241,7 @@ impl Tape {
             role,
             inputs,
             context,
+            forms,
             shadow: None,
         })
     }

@@ -10,7 +10,7 @@ use crate::ports::{FaultKind, Message, ProviderError};
 use crate::testing::{Behaviour, ScriptedModel, says};
 use crate::{Door, Kernel};
 
-fn provider(name: &str, extra: Value) -> Value {
+pub(super) fn provider(name: &str, extra: Value) -> Value {
     let mut spec = json!({"name": name, "protocol": "custom", "endpoint": "script:x", "model": "m", "auth": {"type": "none"}});
     spec.as_object_mut()
         .unwrap()

@@ -36,6 +36,7 @@ mod poison_ways;
 mod projections;
 mod purse;
 mod recovery;
+mod refusals;
 mod reuse;
 mod screening;
 mod shown;

@@ -188,10 +188,10 @@ async fn a_policys_rates_bound_tokens_of_an_hour_and_money_of_a_day() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_costs_what_was_set_aside() {
+async fn a_stream_that_is_cut_costs_what_was_sent_and_received() {
     let estimated = Usage {
-        input_tokens: 1,
-        output_tokens: 1,
+        input_tokens: 40,
+        output_tokens: 11,
         estimated: true,
         ..Usage::default()
     };
@@ -201,12 +201,15 @@ async fn a_stream_that_is_cut_costs_what_was_set_aside() {
         ..Usage::default()
     };
     for (kind, usage, counts) in [
-        (FaultKind::Cut, None, None),
-        (FaultKind::Cut, Some(estimated), None),
-        (FaultKind::Timeout, None, None),
-        (FaultKind::Malformed, Some(counted), Some(9)),
-        (FaultKind::Unreachable, None, Some(0)),
-        (FaultKind::Auth, None, Some(0)),
+        // Nothing came: what was sent counts, a request of some hundred bytes.
+        (FaultKind::Timeout, None, 60..400),
+        // Something came, and nobody counted it.
+        (FaultKind::Cut, None, 3_000..3_001),
+        (FaultKind::Cut, Some(estimated), 51..52),
+        (FaultKind::Malformed, Some(estimated), 51..52),
+        (FaultKind::Malformed, Some(counted), 9..10),
+        (FaultKind::Unreachable, None, 0..1),
+        (FaultKind::Auth, None, 0..1),
     ] {
         let mut spec = agent(allow_all());
         spec["providers"] = json!([{"name": "model", "protocol": "custom", "endpoint": "script:x", "model": "m",
@@ -216,7 +219,7 @@ async fn a_stream_that_is_cut_costs_what_was_set_aside() {
         let kernel = rig.start().await;
         assert!(matches!(say(&kernel, "x").await.0, TurnEnd::Failed(_)));
         let (tokens, _) = spent_today(&kernel);
-        assert_eq!(tokens, counts.unwrap_or(3_000), "{kind:?} {usage:?}");
+        assert!(counts.contains(&tokens), "{kind:?} {usage:?}: {tokens}");
         drop(kernel);
         assert_eq!(spent_today(&rig.start().await).0, tokens, "and it is kept");
     }

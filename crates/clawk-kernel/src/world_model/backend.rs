@@ -160,6 +160,7 @@ impl<'a> Backend<'a> {
             sandbox: None,
             policy: self.model.constraints.policy_ref.clone(),
             under: None,
+            converted: Vec::new(),
         };
         let result = match call(calls, &caller, request, cancel).await {
             Ok(result) if !result.is_error => result,

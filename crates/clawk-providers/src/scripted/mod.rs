@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::draft::{AnswerContext, Draft, OnDelta};
-use crate::fault::{Fault, kind_of_status};
+use crate::fault::{Fault, judged};
 use crate::state::StateOwner;
 use script::{Position, Reply, ScriptedFault, Seen};
 
@@ -131,10 +131,11 @@ impl Scripted {
         }
         if let Some(status) = fault.status {
             let said = fault.message.as_deref().unwrap_or("the script says to fail");
-            let (kind, message) = (kind_of_status(status, said), format!("HTTP {status}: {said}"));
+            let ((kind, cause), message) = (judged(status, said), format!("HTTP {status}: {said}"));
             return Err(Fault {
                 status: Some(status),
                 retry_after_ms: fault.retry_after_ms,
+                cause,
                 ..Fault::new(kind, message)
             });
         }
@@ -195,6 +196,7 @@ impl Scripted {
             message,
             status,
             retry_after_ms,
+            cause,
         } = fault;
         let message = format!("provider `{}` (scripted): {message}", self.name);
         ProviderError {
@@ -203,7 +205,7 @@ impl Scripted {
             status,
             retry_after_ms,
             usage,
-            cause: None,
+            cause,
         }
     }
 }

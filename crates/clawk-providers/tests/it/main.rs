@@ -24,3 +24,4 @@ mod scripted;
 mod shapes;
 mod speech;
 mod sse;
+mod windows;

@@ -95,13 +95,24 @@ fn priced(of: &ModelPrice, table_date: &str, paint: Paint) -> String {
             paint.yellow("no price:")
         );
     };
-    let source = if of.shipped {
-        format!(" (the shipped table of {table_date}; `[prices]` comes first)")
-    } else {
-        String::new()
+    let source = match (of.shipped, of.guessed) {
+        (_, true) => " (not known: as the dearest model of the catalogue, `[budgets] unpriced`)".to_owned(),
+        (true, false) => format!(" (the catalogue of {table_date}; `[prices]` comes first)"),
+        (false, false) => String::new(),
+    };
+    let cached = match price.cached_input {
+        Some(cached) => format!(" ({} from the cache)", dollars(cached)),
+        None => String::new(),
+    };
+    let share = match of.cached_tokens.saturating_mul(100).checked_div(of.read_tokens) {
+        Some(percent) => format!(
+            "; {percent} % of {} tokens read since the start came from the cache",
+            of.read_tokens
+        ),
+        None => String::new(),
     };
     format!(
-        "price of `{model}` of `{provider}`, per million tokens: {} in, {} out{}",
+        "price of `{model}` of `{provider}`, per million tokens: {} in{cached}, {} out{}{share}",
         dollars(price.input),
         dollars(price.output),
         paint.dim(&source)

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use clawk_kernel::ModelCatalogue;
 
 use crate::out::{self, Paint};
 
@@ -386,13 +387,15 @@ fn yaml(wanted: &Wanted, provider_too: &str) -> String {
         .replace("POLICY", wanted.policy.name())
         .replace("NAME", &wanted.name)
         .replace("AUTONOMY", &autonomy)
-        .replace("PROVIDER", provider(wanted.provider))
+        .replace("PROVIDER", &provider(wanted.provider))
         .replace(LAST_OF_PROVIDER, &format!("{LAST_OF_PROVIDER}{provider_too}"))
 }
 
-const fn provider(provider: Provider) -> &'static str {
-    match provider {
-        Provider::Auto => {
+/// A provider's fields. Its model is the catalogue's, as of this build.
+fn provider(provider: Provider) -> String {
+    let (alias, text) = match provider {
+        Provider::Auto => (
+            "",
             "\
         # `auto:` takes what is found on this machine: an API key in the environment, else a local server that
         # speaks OpenAI's protocol, else the scripted model in script.yaml.
@@ -400,35 +403,39 @@ const fn provider(provider: Provider) -> &'static str {
         endpoint: auto:script.yaml
         model: auto
         auth:
-          type: none"
-        }
-        Provider::Anthropic => {
+          type: none",
+        ),
+        Provider::Anthropic => (
+            "anthropic:medium",
             "\
         protocol: anthropic-native
         endpoint: https://api.anthropic.com/v1
-        model: claude-sonnet-4-5
+        model: MODEL
         auth:
           type: api-key-header
-          secret_ref: ANTHROPIC_API_KEY"
-        }
-        Provider::Openai => {
+          secret_ref: ANTHROPIC_API_KEY",
+        ),
+        Provider::Openai => (
+            "openai:small",
             "\
         protocol: openai-compatible
         endpoint: https://api.openai.com/v1
-        model: gpt-5-mini
+        model: MODEL
         auth:
           type: bearer
-          secret_ref: OPENAI_API_KEY"
-        }
-        Provider::Local => {
+          secret_ref: OPENAI_API_KEY",
+        ),
+        Provider::Local => (
+            "local:small",
             "\
         protocol: openai-compatible
         endpoint: http://127.0.0.1:11434/v1
-        model: llama3.2
+        model: MODEL
         auth:
-          type: none"
-        }
-    }
+          type: none",
+        ),
+    };
+    text.replace("MODEL", ModelCatalogue::shipped().resolve(alias))
 }
 
 /// The last line of the template's provider.
@@ -438,7 +445,25 @@ const SCRIPT: &str = include_str!("init/script.yaml");
 
 #[cfg(test)]
 mod tests {
-    use super::{checked, folder_name};
+    use clawk_kernel::ModelCatalogue;
+
+    use super::{Provider, checked, folder_name, provider};
+
+    #[test]
+    fn no_model_that_init_writes_has_a_known_shutdown() {
+        let catalogue = ModelCatalogue::shipped();
+        for kind in [Provider::Anthropic, Provider::Openai, Provider::Local] {
+            let yaml = provider(kind);
+            let model = yaml
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("model: "))
+                .unwrap();
+            assert!(
+                catalogue.find(model).unwrap().shutdown.is_none(),
+                "{kind:?}: {model}"
+            );
+        }
+    }
 
     #[test]
     fn names_fit_the_uri_grammar() {

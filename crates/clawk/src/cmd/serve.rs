@@ -152,7 +152,8 @@ async fn source(args: &Args, config: Option<&Path>, cancel: &CancellationToken) 
     Ok(Some(match asked {
         Some(blueprint) => {
             let open = blueprint.config.settings.memory.open_to_all();
-            for warning in blueprint.warning.iter().chain(&open) {
+            let models = blueprint.model_warnings();
+            for warning in blueprint.warning.iter().chain(&open).chain(&models) {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
             }
             let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());

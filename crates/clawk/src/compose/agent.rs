@@ -115,6 +115,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
             .chain(&blueprint.config.settings.memory.open_to_all())
             .chain(&blueprint.models)
             .cloned()
+            .chain(blueprint.model_warnings())
             .chain(cut_off)
             .chain(unknown)
             .collect(),

@@ -325,6 +325,14 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
     }];
     checks.push(policy(path, blueprint));
     checks.extend(blueprint.models.iter().map(|model| Check::ok("model", model)));
+    let warnings = blueprint.model_warnings().into_iter();
+    checks.extend(warnings.map(|warning| {
+        Check::warn(
+            "model",
+            warning,
+            format!("name another `model` in {}", path.display()),
+        )
+    }));
     checks.push(own_state(blueprint, state));
     checks.extend(telemetry(blueprint, state));
     checks.extend(secrets(blueprint));

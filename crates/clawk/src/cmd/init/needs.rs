@@ -349,7 +349,7 @@ impl Kind {
                     ask(
                         "speech_model",
                         Place::Speech,
-                        "its model that understands speech, for example whisper-1",
+                        "its model that understands speech, for example whisper-large-v3",
                     ),
                 ],
                 lets_in: LetIn::User,

@@ -251,6 +251,10 @@ impl Provider for LeasedProvider {
         })
     }
 
+    fn window_tokens(&self) -> Later<'_, Option<u64>> {
+        self.inner.window_tokens()
+    }
+
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
         self.inner.reach()
     }

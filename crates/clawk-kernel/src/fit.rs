@@ -1,0 +1,308 @@
+//! A conversation within a model's window: which messages of it a model is shown. Pure: the same conversation and the same room give the
+//! same messages live, after a restart and in a replay. The record keeps all of them.
+//!
+//! What is shown stays well formed: it begins with a user's message, and no call is without its result.
+
+use clawk_proto::Digest;
+
+use crate::event::canonical;
+use crate::output;
+use crate::ports::{Message, ToolOffer};
+use crate::recall::TOKEN_BYTES;
+
+/// Results shorter than this are not worth a note in their place, bytes.
+const SMALL_BYTES: usize = 400;
+/// The least of a result that is shown where many must share what is left, bytes.
+const LEAST_RESULT_BYTES: usize = 256;
+/// Bytes of the note between the two ends of a shortened result.
+const NOTE_BYTES: usize = 256;
+/// Bytes of the note about steps that are left out.
+const STEPS_NOTE_BYTES: usize = 96;
+
+/// The room that one request has for its conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ContextRoom {
+    /// What the model's window holds.
+    pub(crate) window_tokens: usize,
+    /// What the conversation may take of it, bytes.
+    pub(crate) conversation_bytes: usize,
+    /// The present turn is made smaller, too. Records of earlier versions say that only history was.
+    pub(crate) fits_turns: bool,
+}
+
+impl ContextRoom {
+    /// A quarter of the window is left for the answer and the tools; the system prompt has its own part of the rest.
+    pub(crate) fn new(window_tokens: usize, system: &str, tools: &[ToolOffer], fits_turns: bool) -> Self {
+        let parts = window_tokens.saturating_sub(window_tokens / 4) * TOKEN_BYTES;
+        let offered: usize = match fits_turns {
+            true => tools.iter().map(|tool| canonical(tool).len()).sum(),
+            false => 0,
+        };
+        // Half of the quarter is the tools'; what they take beyond it is the conversation's loss.
+        let beyond = offered.saturating_sub(window_tokens / 8 * TOKEN_BYTES);
+        let least = if fits_turns { parts / 4 } else { parts / 2 };
+        Self {
+            window_tokens,
+            conversation_bytes: parts
+                .saturating_sub(system.len())
+                .max(if fits_turns { 0 } else { least })
+                .saturating_sub(beyond)
+                .max(least),
+            fits_turns,
+        }
+    }
+
+    /// The longest result of a tool that is shown whole: a quarter of the window.
+    const fn result_bytes(self) -> usize {
+        self.window_tokens
+    }
+}
+
+/// What a model is shown of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FittedContext {
+    pub(crate) messages: Vec<Message>,
+    /// Messages that are left out.
+    pub(crate) dropped_messages: usize,
+    /// Results that are shown in part, or of which only a note says that they were.
+    pub(crate) shortened_results: usize,
+    /// Whole results that a note says how to read.
+    pub(crate) readable: Vec<Digest>,
+}
+
+/// A message that is larger than the window, whatever is left out beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the message is too long for this model: it has about {message_tokens} tokens, and there is room for about {room_tokens}; send it in \
+     parts, or put it into a file that the agent can read"
+)]
+pub(crate) struct MessageTooLong {
+    pub(crate) message_tokens: usize,
+    pub(crate) room_tokens: usize,
+}
+
+/// The latest messages that fit. Whole turns are left out first, the oldest at the start. Where the present turn alone is too large, the
+/// results of its earlier steps become notes, then those of its last step are shortened, then its earlier steps are left out.
+///
+/// `whole` finds a call's whole result, by which a model can read it again.
+///
+/// # Errors
+/// The present turn's message alone does not fit.
+pub(crate) fn fit(
+    messages: &[Message],
+    room: ContextRoom,
+    whole: impl Fn(&str) -> Option<Digest>,
+) -> Result<FittedContext, MessageTooLong> {
+    let mut fitted = FittedContext {
+        messages: messages.to_vec(),
+        dropped_messages: 0,
+        shortened_results: 0,
+        readable: Vec::new(),
+    };
+    if room.fits_turns {
+        shorten_longest(&mut fitted, room.result_bytes(), &whole);
+    }
+    let first = first_turn(&fitted.messages, room.conversation_bytes);
+    fitted.messages.drain(..first);
+    fitted.dropped_messages = first;
+    if !room.fits_turns {
+        return Ok(fitted);
+    }
+    let start = present_turn(&fitted.messages);
+    let room_bytes = room.conversation_bytes;
+    if let Some(asked) = fitted.messages.get(start) {
+        let bytes = size(asked);
+        if bytes > room_bytes {
+            return Err(MessageTooLong {
+                message_tokens: bytes / TOKEN_BYTES,
+                room_tokens: room_bytes / TOKEN_BYTES,
+            });
+        }
+    }
+    if total(&fitted.messages) > room_bytes {
+        note_earlier_results(&mut fitted, room_bytes, &whole);
+    }
+    if total(&fitted.messages) > room_bytes {
+        shorten_last_results(&mut fitted, room_bytes, &whole);
+    }
+    if total(&fitted.messages) > room_bytes {
+        leave_out_steps(&mut fitted, room_bytes);
+    }
+    Ok(fitted)
+}
+
+fn size(message: &Message) -> usize {
+    canonical(message).len()
+}
+
+fn total(messages: &[Message]) -> usize {
+    messages.iter().map(size).sum()
+}
+
+const fn is_user(message: &Message) -> bool {
+    matches!(message, Message::User { .. })
+}
+
+/// The first message of the oldest turn that is shown: the last turn's, where no more fit.
+fn first_turn(messages: &[Message], room_bytes: usize) -> usize {
+    let sizes: Vec<usize> = messages.iter().map(size).collect();
+    let mut left: usize = sizes.iter().sum();
+    let mut first = 0;
+    for (at, (message, size)) in messages.iter().zip(&sizes).enumerate() {
+        if is_user(message) {
+            first = at;
+            if left <= room_bytes {
+                break;
+            }
+        }
+        left -= size;
+    }
+    first
+}
+
+/// Where the present turn begins.
+fn present_turn(messages: &[Message]) -> usize {
+    messages.iter().rposition(is_user).unwrap_or(0)
+}
+
+/// Where the last step's results begin, behind the answer that asked for them.
+fn last_step(messages: &[Message]) -> usize {
+    let answer = messages
+        .iter()
+        .rposition(|message| matches!(message, Message::Assistant { .. }));
+    answer.map_or(messages.len(), |at| at + 1)
+}
+
+/// A result that is longer than any may be is shown with its two ends.
+fn shorten_longest(fitted: &mut FittedContext, result_bytes: usize, whole: &impl Fn(&str) -> Option<Digest>) {
+    let FittedContext {
+        messages,
+        shortened_results,
+        readable,
+        ..
+    } = fitted;
+    for message in messages {
+        if let Message::ToolResult { call_id, text, .. } = message
+            && text.len() > result_bytes.max(LEAST_RESULT_BYTES)
+        {
+            let digest = whole(call_id);
+            *text = shortened(text, result_bytes, digest);
+            *shortened_results += 1;
+            readable.extend(digest);
+        }
+    }
+}
+
+/// Results of the present turn's earlier steps become notes, the oldest first, until the rest fits.
+fn note_earlier_results(
+    fitted: &mut FittedContext,
+    room_bytes: usize,
+    whole: &impl Fn(&str) -> Option<Digest>,
+) {
+    let (start, end) = (present_turn(&fitted.messages), last_step(&fitted.messages));
+    let mut left = total(&fitted.messages);
+    let earlier = fitted.messages.get_mut(start..end).unwrap_or_default();
+    for message in earlier {
+        if left <= room_bytes {
+            return;
+        }
+        let before = size(message);
+        if let Message::ToolResult { call_id, text, .. } = message
+            && text.len() > SMALL_BYTES
+        {
+            let digest = whole(call_id);
+            *text = note(text.len(), digest);
+            fitted.shortened_results += 1;
+            fitted.readable.extend(digest);
+            left = left.saturating_sub(before).saturating_add(size(message));
+        }
+    }
+}
+
+/// The results of the last step share what is left; none is shown less than [`LEAST_RESULT_BYTES`] of.
+fn shorten_last_results(
+    fitted: &mut FittedContext,
+    room_bytes: usize,
+    whole: &impl Fn(&str) -> Option<Digest>,
+) {
+    let at = last_step(&fitted.messages);
+    let last = fitted.messages.get(at..).unwrap_or_default();
+    let results = last.iter().filter(|message| !is_user(message)).count().max(1);
+    let taken: usize = last.iter().map(size).sum();
+    let beside = total(&fitted.messages) - taken;
+    // Quotation marks and line ends take two bytes each on the wire.
+    let each = (room_bytes.saturating_sub(beside) / results * 3 / 4).max(LEAST_RESULT_BYTES);
+    for message in fitted.messages.get_mut(at..).unwrap_or_default() {
+        if let Message::ToolResult { call_id, text, .. } = message
+            && text.len() > each
+        {
+            let digest = whole(call_id);
+            *text = shortened(text, each, digest);
+            fitted.shortened_results += 1;
+            fitted.readable.extend(digest);
+        }
+    }
+}
+
+/// The present turn's earlier steps, each an answer with the results it asked for, are left out, the oldest first.
+fn leave_out_steps(fitted: &mut FittedContext, room_bytes: usize) {
+    let start = present_turn(&fitted.messages) + 1;
+    let mut left_out = 0;
+    while total(&fitted.messages) + STEPS_NOTE_BYTES > room_bytes {
+        let rest = fitted.messages.get(start..).unwrap_or_default();
+        let is_answer = |message: &Message| matches!(message, Message::Assistant { .. });
+        let Some(next) = rest.iter().skip(1).position(is_answer) else {
+            break;
+        };
+        fitted.messages.drain(start..=start + next);
+        fitted.dropped_messages += next + 1;
+        left_out += 1;
+    }
+    if left_out == 0 {
+        return;
+    }
+    let first_result = fitted.messages.get_mut(start..).unwrap_or_default();
+    let first_result = first_result.iter_mut().find_map(|message| match message {
+        Message::ToolResult { text, .. } => Some(text),
+        Message::User { .. } | Message::Assistant { .. } => None,
+    });
+    if let Some(text) = first_result {
+        text.insert_str(
+            0,
+            &format!("[{left_out} earlier steps of this turn are left out to fit the model's window]\n"),
+        );
+    }
+}
+
+fn note(bytes: usize, digest: Option<Digest>) -> String {
+    match digest {
+        Some(digest) => format!(
+            "[left out to fit the model's window: an output of {bytes} bytes. Read it again with {} {{\"digest\": \"{digest}\", \
+             \"offset\": 0}}]",
+            output::NAME
+        ),
+        None => format!("[left out to fit the model's window: an output of {bytes} bytes]"),
+    }
+}
+
+/// The beginning and the end of a result, so many bytes together.
+fn shortened(text: &str, bytes: usize, digest: Option<Digest>) -> String {
+    let half = bytes.saturating_sub(NOTE_BYTES).max(LEAST_RESULT_BYTES / 2) / 2;
+    let first = text.get(..text.floor_char_boundary(half)).unwrap_or_default();
+    let last = text
+        .get(text.ceil_char_boundary(text.len().saturating_sub(half))..)
+        .unwrap_or_default();
+    let left_out = text.len().saturating_sub(first.len() + last.len());
+    let how = match digest {
+        Some(digest) => format!(
+            "; read the whole with {} {{\"digest\": \"{digest}\", \"offset\": {}}}",
+            output::NAME,
+            first.len()
+        ),
+        None => String::new(),
+    };
+    format!("{first}\n[… {left_out} bytes are left out to fit the model's window{how} …]\n{last}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,532 @@
+//! How requests to each provider are written: what the operator says, what its server told of its window, and what refusals taught (R53).
+//!
+//! What is learnt holds for one endpoint and one model. It is kept in the journal (`ckp.provider.adapted`), read again at the start, and
+//! told to a session's own record before its turns use it, so that prompts can be built again from that record alone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_manifest::model::{Provider as Spec, ProviderProtocol};
+use clawk_proto::{Digest, SessionId};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::{Models, Site};
+use crate::event::{ContextTrimmed, ProviderAdapted, Thread, canonical, digest, kind};
+use crate::fit::{ContextRoom, fit};
+use crate::ports::{InferRequest, JournalError, Recorded, RefusalCause, RequestAdaptation, Scan};
+
+/// Tokens of conversation that a model is shown where nothing is known of its window, until it refuses.
+pub(crate) const UNKNOWN_WINDOW_TOKENS: usize = 100_000;
+/// What a window is taken for that refused a request and did not say how large it is.
+const REFUSED_WINDOW_TOKENS: usize = 8_192;
+/// A window smaller than this is no window: the refusal means something else.
+const LEAST_WINDOW_TOKENS: usize = 512;
+/// The least that an answer is given in a full window.
+const LEAST_ANSWER_TOKENS: u64 = 256;
+/// How often one inference is made smaller.
+const MAX_SHRINKS: u32 = 3;
+/// Changes of one inference, of all causes together, and parameters that are learnt to be left out: a server that names another one each
+/// time is not followed for ever.
+const MAX_CHANGES: u32 = 8;
+const MAX_LEARNT: usize = 32;
+/// How long what is learnt holds, milliseconds: a server that was mended is asked in the usual form again.
+const LEARNT_MS: i64 = 30 * 86_400_000;
+/// How long a server may take to say how large its model's window is.
+const ASK: Duration = Duration::from_millis(1_500);
+/// Parameters without which there is no request: a server that refuses these can't be served by leaving them out.
+const ESSENTIAL: [&str; 7] = [
+    "messages",
+    "model",
+    "input",
+    "system",
+    "instructions",
+    "tools",
+    "stream",
+];
+/// Parameters that bound an answer, and the only names that one of them may be sent under instead.
+const ANSWER_BOUNDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+
+/// What was learnt of one endpoint and model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LearntForm {
+    pub(crate) adaptation: RequestAdaptation,
+    /// The window as the server says.
+    pub(crate) server_tokens: Option<u64>,
+    /// The window as far as refusals tell.
+    pub(crate) refused_tokens: Option<u64>,
+}
+
+impl LearntForm {
+    /// Of an event's payload.
+    fn of(event: &Recorded) -> Option<(LearntEvent, Self)> {
+        // silent-ok: a payload of ours always reads; a foreign one teaches nothing
+        let read: LearntEvent = serde_json::from_str(&event.payload).ok()?;
+        let form = Self {
+            adaptation: read.adaptation.clone(),
+            server_tokens: read.server_tokens,
+            refused_tokens: read.window_tokens,
+        };
+        Some((read, form))
+    }
+
+    /// What a session knew before a turn, of a recorded event; `None`: a refusal taught it within the turn, which comes again by itself.
+    pub(crate) fn known_before(event: &Recorded) -> Option<KnownForm> {
+        let (read, form) = Self::of(event)?;
+        (read.cause == KNOWN).then_some(KnownForm {
+            turn: read.turn,
+            provider: read.provider,
+            form,
+        })
+    }
+}
+
+/// What was known of how a provider is asked, before a turn.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownForm {
+    pub(crate) turn: String,
+    pub(crate) provider: String,
+    pub(crate) form: LearntForm,
+}
+
+/// `ckp.provider.adapted`, read back.
+#[derive(Debug, Deserialize)]
+struct LearntEvent {
+    #[serde(default)]
+    adaptation: RequestAdaptation,
+    cause: String,
+    endpoint: Digest,
+    model: String,
+    provider: String,
+    #[serde(default)]
+    server_tokens: Option<u64>,
+    turn: String,
+    #[serde(default)]
+    window_tokens: Option<u64>,
+}
+
+/// The cause of an event that only tells a session what was known before.
+const KNOWN: &str = "known";
+
+/// What was learnt of all providers.
+#[derive(Debug, Default)]
+pub(crate) struct LearntForms {
+    all: Mutex<BTreeMap<String, LearntForm>>,
+    /// What each turn that runs goes by, by its session: what others learn meanwhile does not change it.
+    turns: Mutex<HashMap<SessionId, BTreeMap<String, LearntForm>>>,
+    /// What each session's record says.
+    told: Mutex<HashMap<SessionId, BTreeMap<String, LearntForm>>>,
+    /// Providers whose servers were asked for their windows in this run.
+    asked: Mutex<BTreeSet<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LearntForms {
+    /// What holds for a provider in this session.
+    pub(crate) fn get(&self, session: SessionId, provider: &str) -> LearntForm {
+        if let Some(turn) = lock(&self.turns).get(&session) {
+            return turn.get(provider).cloned().unwrap_or_default();
+        }
+        lock(&self.all).get(provider).cloned().unwrap_or_default()
+    }
+
+    /// What was learnt in a session holds for it at once, and for others from their next turn on.
+    fn learn(&self, session: SessionId, provider: &str, form: &LearntForm) {
+        self.set(provider, form.clone());
+        if let Some(turn) = lock(&self.turns).get_mut(&session) {
+            turn.insert(provider.to_owned(), form.clone());
+        }
+        let mut told = lock(&self.told);
+        let told = told.entry(session).or_default();
+        told.insert(provider.to_owned(), form.clone());
+    }
+
+    /// From now on this holds.
+    pub(crate) fn set(&self, provider: &str, form: LearntForm) {
+        lock(&self.all).insert(provider.to_owned(), form);
+    }
+
+    /// The session has left memory.
+    pub(crate) fn forget(&self, session: SessionId) {
+        lock(&self.turns).remove(&session);
+        lock(&self.told).remove(&session);
+    }
+}
+
+/// What refusals have changed in one inference so far.
+#[derive(Debug, Default)]
+pub(super) struct RefusalChanges {
+    causes: BTreeSet<String>,
+    shrinks: u32,
+    all: u32,
+}
+
+/// A change that a refusal led to.
+#[derive(Debug)]
+struct Change {
+    /// The cause's name in the record.
+    cause: &'static str,
+    /// For people.
+    words: String,
+    form: LearntForm,
+}
+
+impl Models {
+    /// Reads what earlier runs learnt of these endpoints and models.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub(crate) async fn restore_forms(&self) -> Result<(), JournalError> {
+        let scan = Scan {
+            kinds: &[kind::PROVIDER_ADAPTED],
+            since: Some(self.scribe.now().plus_millis(-LEARNT_MS)),
+            ..Scan::default()
+        };
+        let see = |event: &Recorded| {
+            let Some((read, form)) = LearntForm::of(event) else {
+                return;
+            };
+            let spec = self.manifest.provider(&read.provider);
+            let same =
+                spec.is_some_and(|spec| spec.model == read.model && endpoint_of(spec) == read.endpoint);
+            if same && read.cause != KNOWN {
+                self.forms.set(&read.provider, form);
+            }
+        };
+        self.scribe.each(scan, see).await
+    }
+
+    /// Before a turn: servers that may know their windows are asked once, and the session's record is told what is known of the
+    /// providers that may answer.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub(crate) async fn begin_turn(
+        &self,
+        thread: &Thread,
+        turn: Uuid,
+        provider: &str,
+    ) -> Result<(), JournalError> {
+        self.ask_windows(provider).await;
+        let all = lock(&self.forms.all).clone();
+        let session = thread.session;
+        let mut drafts = Vec::new();
+        {
+            let mut told = lock(&self.forms.told);
+            let told = told.entry(session).or_default();
+            for spec in self.chain(provider) {
+                let form = all.get(&spec.name).cloned().unwrap_or_default();
+                if told.get(&spec.name).cloned().unwrap_or_default() == form {
+                    continue;
+                }
+                let change = Change {
+                    cause: KNOWN,
+                    words: "learnt before".to_owned(),
+                    form: form.clone(),
+                };
+                drafts.push(self.adapted(thread, turn, spec, &change));
+                told.insert(spec.name.clone(), form);
+            }
+        }
+        lock(&self.forms.turns).insert(session, all);
+        if !drafts.is_empty() {
+            let _ticket = self.scribe.submit(drafts)?; // the inference, recorded behind it, is waited for
+        }
+        Ok(())
+    }
+
+    /// Asks servers whose windows nobody has told, all at once, once in a run.
+    async fn ask_windows(&self, provider: &str) {
+        let mut asking = Vec::new();
+        for spec in self.chain(provider) {
+            let declared = spec.limits.max_context_window.is_some()
+                || self.local(&spec.name).context_tokens.is_some()
+                || !self.local(&spec.name).fits_turns;
+            let Some(server) = self.providers.get(&spec.name).filter(|_| !declared) else {
+                continue;
+            };
+            if lock(&self.forms.asked).insert(spec.name.clone()) {
+                asking.push(async move { (spec, tokio::time::timeout(ASK, server.window_tokens()).await) });
+            }
+        }
+        for (spec, said) in futures::future::join_all(asking).await {
+            // silent-ok: a server that does not say it in time is one that does not say it
+            let said = said.ok().flatten();
+            let fits =
+                |tokens: &u64| usize::try_from(*tokens).is_ok_and(|tokens| tokens >= LEAST_WINDOW_TOKENS);
+            let Some(tokens) = said.filter(fits) else { continue };
+            let mut all = lock(&self.forms.all);
+            let form = all.entry(spec.name.clone()).or_default();
+            form.server_tokens = Some(tokens);
+        }
+    }
+
+    /// Tokens that a provider's window holds, as far as is known.
+    fn known_window(&self, session: SessionId, provider: &str) -> Option<usize> {
+        let spec = self.manifest.provider(provider)?;
+        let (local, form) = (self.local(provider), self.forms.get(session, provider));
+        let declared = spec.limits.max_context_window.or(local.context_tokens);
+        let known = declared.or(form.server_tokens).or(local.catalogue_tokens);
+        // Each request may have so many tokens, the answer's among them.
+        let by_request = spec.limits.tokens_per_request.filter(|_| local.fits_turns);
+        let by_request = by_request.map(|most| most / 4 * 3);
+        let bounds = [known, form.refused_tokens, by_request];
+        let least = bounds.into_iter().flatten().min()?;
+        usize::try_from(least).ok() // silent-ok: more than the address space is no limit
+    }
+
+    /// Tokens that a provider's window is taken for.
+    pub(crate) fn window(&self, session: SessionId, provider: &str) -> usize {
+        self.known_window(session, provider)
+            .unwrap_or(UNKNOWN_WINDOW_TOKENS)
+    }
+
+    /// Tokens that an answer can have behind so many of a prompt, whose count is an estimate: an eighth more of it stays free.
+    pub(super) fn answer_room(&self, session: SessionId, provider: &str, input_tokens: u64) -> u64 {
+        let known = self.known_window(session, provider);
+        let Some(window) = known.and_then(|window| u64::try_from(window).ok()) else {
+            return u64::MAX; // silent-ok: no window, no bound
+        };
+        window
+            .saturating_sub(input_tokens.saturating_add(input_tokens / 8))
+            .max(LEAST_ANSWER_TOKENS)
+    }
+
+    /// The room of a conversation in a provider's window.
+    pub(crate) fn room(
+        &self,
+        session: SessionId,
+        provider: &str,
+        (system, tools): (&str, &[crate::ports::ToolOffer]),
+    ) -> ContextRoom {
+        let fits_turns = self.local(provider).fits_turns;
+        ContextRoom::new(self.window(session, provider), system, tools, fits_turns)
+    }
+
+    /// The request as this provider is sent it: within its window, in its form. What is left out is on record. `first`: the first
+    /// provider of the chain.
+    ///
+    /// # Errors
+    /// For people: why it can't be sent.
+    pub(super) fn shape(
+        &self,
+        place: Site<'_>,
+        (first, spec): (&str, &Spec),
+        request: &InferRequest,
+    ) -> Result<InferRequest, String> {
+        let session = place.thread.session;
+        let local = self.local(&spec.name);
+        // Records of earlier versions fitted every provider's requests to the window of the first.
+        let whose = if local.fits_turns { &spec.name } else { first };
+        let room = self.room(session, whose, (&request.system, &request.tools));
+        let fitted = fit(&request.messages, room, |id| self.cuts.whole_of(session, id)).map_err(|error| {
+            let bound = spec.limits.tokens_per_request.filter(|_| local.fits_turns);
+            let bound = bound.map_or(String::new(), |most| format!(" (`tokens_per_request` is {most})"));
+            format!("provider `{}`: {error}{bound}", spec.name)
+        })?;
+        self.cuts.add(session, fitted.readable.iter().copied());
+        if fitted.dropped_messages > 0 || fitted.shortened_results > 0 {
+            let payload = ContextTrimmed {
+                dropped_messages: fitted.dropped_messages,
+                kept_messages: fitted.messages.len(),
+                provider: Some(spec.name.as_str()).filter(|name| *name != first),
+                shortened_results: fitted.shortened_results,
+                turn: place.turn,
+            };
+            let draft = self.scribe.entry(&place.thread, kind::CONTEXT_TRIMMED, &payload);
+            if let Err(error) = self.scribe.submit(vec![draft]) {
+                tracing::warn!(%error, "a trimmed context could not be recorded");
+            }
+        }
+        Ok(InferRequest {
+            system: request.system.clone(),
+            messages: fitted.messages,
+            tools: request.tools.clone(),
+            max_output_tokens: request.max_output_tokens,
+            effort: request.effort.or(local.effort),
+            cache_key: request.cache_key.clone(),
+            adaptation: joined(local.adaptation, self.forms.get(session, &spec.name).adaptation),
+        })
+    }
+
+    /// Changes how requests to this provider are written, as its refusal asks for, once per cause; `false`: there is nothing to change.
+    pub(super) fn adapt(
+        &self,
+        place: Site<'_>,
+        spec: &Spec,
+        (cause, refused): (&RefusalCause, &InferRequest),
+        changes: &mut RefusalChanges,
+    ) -> Result<bool, JournalError> {
+        let session = place.thread.session;
+        let form = self.forms.get(session, &spec.name);
+        // Anthropic's requests are none without a bound of the answer.
+        let needed = spec.protocol == ProviderProtocol::AnthropicNative
+            && matches!(cause, RefusalCause::Parameter { name, .. } if name == "max_tokens");
+        if needed || changes.all >= MAX_CHANGES || form.adaptation.omitted.len() >= MAX_LEARNT {
+            return Ok(false);
+        }
+        changes.all += 1;
+        let change = match cause {
+            RefusalCause::TooLong { limit_tokens } => {
+                self.smaller(session, spec, (*limit_tokens, refused), form, changes)
+            }
+            RefusalCause::Parameter { instead, name } => {
+                let now = &refused.adaptation;
+                without_parameter(form, now, (name, instead.as_deref()), changes)
+            }
+            RefusalCause::Roles => form_once(form, "roles", changes, |form| {
+                form.alternate_roles = true;
+                "roles alternate, and no message is empty"
+            }),
+            RefusalCause::CallIds => form_once(form, "call-ids", changes, |form| {
+                form.short_call_ids = true;
+                "call ids have nine letters and digits"
+            }),
+            RefusalCause::ResponsesApi if spec.protocol == ProviderProtocol::OpenaiCompatible => {
+                form_once(form, "responses-api", changes, |form| {
+                    form.responses_api = true;
+                    "the Responses API is asked"
+                })
+            }
+            RefusalCause::ResponsesApi => None,
+        };
+        let Some(change) = change else { return Ok(false) };
+        let draft = self.adapted(&place.thread, place.turn, spec, &change);
+        let _ticket = self.scribe.submit(vec![draft])?; // the next attempt, recorded behind it, is waited for
+        self.forms.learn(session, &spec.name, &change.form);
+        Ok(true)
+    }
+
+    /// A smaller window than the one that was refused.
+    fn smaller(
+        &self,
+        session: SessionId,
+        spec: &Spec,
+        (limit_tokens, refused): (Option<u64>, &InferRequest),
+        form: LearntForm,
+        changes: &mut RefusalChanges,
+    ) -> Option<Change> {
+        if changes.shrinks >= MAX_SHRINKS || !self.local(&spec.name).fits_turns {
+            return None;
+        }
+        changes.shrinks += 1;
+        let sent: usize = refused
+            .messages
+            .iter()
+            .map(|message| canonical(message).len())
+            .sum();
+        let sent_tokens = canonical(refused).len() / crate::recall::TOKEN_BYTES;
+        let known = self.known_window(session, &spec.name);
+        let limit = limit_tokens.and_then(|limit| usize::try_from(limit).ok()); // silent-ok: more than the address space is no limit
+        let taken = known.unwrap_or(UNKNOWN_WINDOW_TOKENS);
+        let mut window = match limit.filter(|limit| *limit < taken) {
+            Some(limit) => limit,
+            None if known.is_none() => REFUSED_WINDOW_TOKENS.min(sent_tokens / 4 * 3),
+            None => taken.min(sent_tokens) / 4 * 3,
+        };
+        let room =
+            |window| ContextRoom::new(window, &refused.system, &refused.tools, true).conversation_bytes;
+        while window >= LEAST_WINDOW_TOKENS && room(window) >= sent {
+            window = window / 4 * 3;
+        }
+        if window < LEAST_WINDOW_TOKENS {
+            return None;
+        }
+        Some(Change {
+            cause: "too-long",
+            words: format!("the conversation is fitted to a window of {window} tokens"),
+            form: LearntForm {
+                refused_tokens: u64::try_from(window).ok(), // silent-ok: a usize fits
+                ..form
+            },
+        })
+    }
+
+    fn adapted(&self, thread: &Thread, turn: Uuid, spec: &Spec, change: &Change) -> crate::event::Draft {
+        let payload = ProviderAdapted {
+            adaptation: &change.form.adaptation,
+            cause: change.cause,
+            change: &change.words,
+            endpoint: endpoint_of(spec),
+            model: &spec.model,
+            provider: &spec.name,
+            server_tokens: change.form.server_tokens,
+            turn,
+            window_tokens: change.form.refused_tokens,
+        };
+        self.scribe.entry(thread, kind::PROVIDER_ADAPTED, &payload)
+    }
+}
+
+/// What tells an endpoint from others, in the record.
+fn endpoint_of(spec: &Spec) -> Digest {
+    digest(format!("{}\n{}", spec.protocol, spec.endpoint).as_bytes())
+}
+
+/// What the operator says and what was learnt.
+fn joined(mut own: RequestAdaptation, learnt: RequestAdaptation) -> RequestAdaptation {
+    own.alternate_roles |= learnt.alternate_roles;
+    own.responses_api |= learnt.responses_api;
+    own.short_call_ids |= learnt.short_call_ids;
+    own.omitted.extend(learnt.omitted);
+    own.renamed.extend(learnt.renamed);
+    own.renamed.retain(|name, _| !own.omitted.contains(name));
+    own
+}
+
+/// Without a parameter that was refused, or with it under the name that the server asks for.
+fn without_parameter(
+    mut form: LearntForm,
+    now: &RequestAdaptation,
+    (name, instead): (&str, Option<&str>),
+    changes: &mut RefusalChanges,
+) -> Option<Change> {
+    if ESSENTIAL.contains(&name) || now.omitted.contains(name) {
+        return None;
+    }
+    if !changes.causes.insert(format!("parameter {name}")) {
+        return None;
+    }
+    // What was sent under another name is known by its own.
+    let own = now.renamed.iter().find(|(_, sent)| *sent == name);
+    let own = own.map_or(name, |(own, _)| own.as_str()).to_owned();
+    let bound = |name: &&str| ANSWER_BOUNDS.contains(name);
+    let instead = instead.filter(|instead| bound(&name) && bound(instead) && own == name && *instead != name);
+    let words = match instead {
+        Some(instead) => {
+            form.adaptation.renamed.insert(own.clone(), instead.to_owned());
+            format!("`{own}` is sent as `{instead}`")
+        }
+        None => {
+            form.adaptation.renamed.remove(&own);
+            form.adaptation.omitted.insert(own.clone());
+            format!("`{own}` is left out")
+        }
+    };
+    Some(Change {
+        cause: "parameter",
+        words,
+        form,
+    })
+}
+
+/// A change of form that is made once.
+fn form_once(
+    mut form: LearntForm,
+    cause: &'static str,
+    changes: &mut RefusalChanges,
+    change: impl FnOnce(&mut RequestAdaptation) -> &'static str,
+) -> Option<Change> {
+    let before = form.adaptation.clone();
+    let words = change(&mut form.adaptation);
+    let is_new = form.adaptation != before && changes.causes.insert(cause.to_owned());
+    is_new.then(|| Change {
+        cause,
+        words: words.to_owned(),
+        form,
+    })
+}

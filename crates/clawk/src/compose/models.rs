@@ -1,0 +1,69 @@
+//! What the catalogue of models says of a manifest's providers.
+
+use std::collections::BTreeMap;
+
+use clawk_kernel::time::Timestamp;
+use clawk_kernel::{ModelDialect, ModelOptions};
+use clawk_manifest::model::{Manifest, Provider, ProviderProtocol};
+
+use crate::config::Settings;
+
+/// The host that wants the Responses API for the models that the catalogue says it of; gateways have their own ways.
+const RESPONSES_HOST: &str = "https://api.openai.com/";
+
+/// Puts models in the place of names like `openai:small`.
+pub(super) fn resolve_aliases(manifest: &mut Manifest, settings: &Settings) {
+    for provider in &mut manifest.providers {
+        let model = settings.prices.catalogue.resolve(&provider.model).to_owned();
+        provider.model = model;
+    }
+}
+
+/// How each provider is asked.
+pub(super) fn options(manifest: &Manifest, settings: &Settings) -> BTreeMap<String, ModelOptions> {
+    let providers = manifest.providers.iter();
+    providers
+        .map(|provider| (provider.name.clone(), option(provider, settings)))
+        .collect()
+}
+
+fn option(provider: &Provider, settings: &Settings) -> ModelOptions {
+    let own = settings
+        .providers
+        .get(&provider.name)
+        .cloned()
+        .unwrap_or_default();
+    let mut options = own.model_options();
+    if let Some(facts) = settings.prices.catalogue.find(&provider.model) {
+        options.catalogue_tokens = facts.window_tokens;
+        let own_host = provider.endpoint.starts_with(RESPONSES_HOST);
+        let chat = provider.protocol == ProviderProtocol::OpenaiCompatible;
+        options.adaptation.responses_api |=
+            own_host && chat && facts.dialect == Some(ModelDialect::Responses);
+    }
+    options
+}
+
+/// Efforts that models do not have.
+pub(super) fn effort_faults(manifest: &Manifest, settings: &Settings) -> Vec<String> {
+    let providers = manifest.providers.iter();
+    let faults = providers.filter_map(|provider| {
+        let effort = settings.providers.get(&provider.name)?.effort?;
+        let fault = settings.prices.catalogue.effort_fault(&provider.model, effort)?;
+        Some(format!(
+            "provider `{0}`: `[providers.{0}] effort`: {fault}",
+            provider.name
+        ))
+    });
+    faults.collect()
+}
+
+/// Models that their vendors shut down soon, or have.
+pub(super) fn shutdown_warnings(manifest: &Manifest, settings: &Settings, now: Timestamp) -> Vec<String> {
+    let providers = manifest.providers.iter();
+    let warnings = providers.filter_map(|provider| {
+        let warning = settings.prices.catalogue.shutdown_warning(&provider.model, now)?;
+        Some(format!("provider `{}`: {warning}", provider.name))
+    });
+    warnings.collect()
+}
