@@ -1,4 +1,6 @@
 //! A recorded session as a tape: what came from outside, in the order in which the kernel asks for it.
+//!
+//! Long because every kind of event that a replay needs is read in one pass, each in a few lines.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
