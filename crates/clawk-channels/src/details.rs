@@ -1,4 +1,4 @@
-//! `/details` in a chat: what the last turn did, call by call. Arguments and results are not shown: others may read the room, and
+//! `/details` (or `/why`) in a chat: what the last turn did, call by call. Arguments and results are not shown: others may read the room, and
 //! `clawk sessions record` has them.
 
 use clawk_kernel::shown::TurnRecord;
@@ -6,7 +6,7 @@ use clawk_kernel::shown::TurnRecord;
 use crate::inlet::harmless;
 
 /// What is typed.
-const COMMAND: &str = "/details";
+const COMMANDS: [&str; 2] = ["/details", "/why"];
 /// Calls that are listed; the others are counted.
 const MAX_CALLS: usize = 20;
 
@@ -15,7 +15,7 @@ pub(crate) fn asks(text: &str) -> bool {
     let mut words = text.trim().splitn(2, '@');
     let command = words
         .next()
-        .is_some_and(|word| word.eq_ignore_ascii_case(COMMAND));
+        .is_some_and(|word| COMMANDS.iter().any(|known| word.eq_ignore_ascii_case(known)));
     command
         && words
             .next()
@@ -65,7 +65,13 @@ mod tests {
 
     #[test]
     fn only_the_command_alone_asks() {
-        for text in ["/details", " /Details \n", "/details@my_bot"] {
+        for text in [
+            "/details",
+            " /Details \n",
+            "/details@my_bot",
+            "/why",
+            "/Why@my_bot",
+        ] {
             assert!(asks(text), "{text}");
         }
         for text in [

@@ -61,3 +61,35 @@ impl Timetable {
         Some(Timestamp(next.timestamp().as_microsecond()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::time::Timestamp;
+
+    use super::Timetable;
+
+    #[test]
+    fn a_time_is_told_in_the_schedules_zone() {
+        for (zone, at, told) in [
+            (None, "2026-11-27T08:00:00Z", "2026-11-27T08:00:00+00:00"),
+            (
+                Some("Europe/Berlin"),
+                "2026-11-27T08:00:00Z",
+                "2026-11-27T09:00:00+01:00",
+            ),
+            (
+                Some("Europe/Berlin"),
+                "2026-07-01T07:00:00Z",
+                "2026-07-01T09:00:00+02:00",
+            ),
+            (
+                Some("America/New_York"),
+                "2026-01-01T02:00:00Z",
+                "2025-12-31T21:00:00-05:00",
+            ),
+        ] {
+            let table = Timetable::new("0 9 * * *", zone).unwrap();
+            assert_eq!(table.told(Timestamp::parse(at).unwrap()), told);
+        }
+    }
+}

@@ -201,7 +201,7 @@ fn help(role: Role) -> String {
             lines.push(format!("{name}: {does}"));
         }
     }
-    lines.push("/details: what I did for my last answer".to_owned());
+    lines.push("/details, /why: what I did for my last answer".to_owned());
     lines.join("\n")
 }
 

@@ -27,12 +27,12 @@ pub(super) fn first(asked: &Waiting) -> Option<&Question> {
     }
 }
 
-/// `yes CODE` or `no CODE [reason]`.
+/// `yes CODE` or `no CODE [reason]`; also with `/approve` and `/deny` (R55).
 pub(super) fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
     let mut words = text.trim().splitn(3, char::is_whitespace);
     let yes = match words.next()?.to_ascii_lowercase().as_str() {
-        "yes" => true,
-        "no" => false,
+        "yes" | "/approve" => true,
+        "no" | "/deny" => false,
         _ => return None,
     };
     let code = words.next()?.to_ascii_uppercase();
@@ -155,6 +155,14 @@ mod tests {
     #[test]
     fn only_a_text_that_begins_with_the_word_and_a_code_answers() {
         assert_eq!(parse("yes ABCD2345"), Some((true, "ABCD2345".to_owned(), None)));
+        assert_eq!(
+            parse("/approve ABCD2345"),
+            Some((true, "ABCD2345".to_owned(), None))
+        );
+        assert_eq!(
+            parse("/Deny ABCD2345 too dear"),
+            Some((false, "ABCD2345".to_owned(), Some("too dear".to_owned())))
+        );
         assert_eq!(
             parse(" No abcd2345  too dear "),
             Some((false, "ABCD2345".to_owned(), Some("too dear".to_owned())))

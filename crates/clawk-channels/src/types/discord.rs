@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::discord_threads as threads;
 use super::discord_words;
 use super::gateway::{self, Frame, Gateway};
+use super::names::Names;
 use super::{escaped, own_host, secret, worded};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Incoming,
@@ -154,6 +155,8 @@ pub(crate) struct Discord {
     /// Resumes since the session last said something.
     resumes: AtomicU32,
     known: Mutex<threads::Known>,
+    /// Of channels and threads.
+    names: Names,
 }
 
 impl Discord {
@@ -184,6 +187,7 @@ impl Discord {
             restored: AtomicBool::new(false),
             resumes: AtomicU32::new(0),
             known: Mutex::default(),
+            names: Names::default(),
         })
     }
 
@@ -350,6 +354,7 @@ impl Discord {
                 inlet.ready();
             }
             "RESUMED" => inlet.ready(),
+            "GUILD_CREATE" | "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" => self.learn_names(&d),
             "MESSAGE_CREATE" => self.message(inlet, d).await?,
             // Without a time of the edit, only a preview of a link came to the message.
             "MESSAGE_UPDATE" if d.get("edited_timestamp").is_some_and(Value::is_string) => {
@@ -359,6 +364,28 @@ impl Discord {
             _ => {}
         }
         Ok(())
+    }
+
+    /// What a server's channels are called, or one of them.
+    fn learn_names(&self, d: &Value) {
+        let text = |value: &Value, name: &str| {
+            value
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let lists = ["channels", "threads"].map(|name| d.get(name).and_then(Value::as_array));
+        if lists == [None, None] {
+            return self.names.learn(&text(d, "id"), &text(d, "name"));
+        }
+        let server = text(d, "name");
+        for channel in lists.into_iter().flatten().flatten() {
+            self.names.learn(
+                &text(channel, "id"),
+                &format!("{} in {server}", text(channel, "name")),
+            );
+        }
     }
 
     /// What was said while nobody listened, in conversations that are known.
@@ -397,7 +424,14 @@ impl Discord {
         if place.last.len() >= REMEMBERED && !place.last.contains_key(&conversation) {
             place.last.pop_first();
         }
-        place.last.insert(conversation, id);
+        // An edit may be of an old message: what was said since is read already.
+        if place
+            .last
+            .get(&conversation)
+            .is_none_or(|last| is_later(&id, last))
+        {
+            place.last.insert(conversation, id);
+        }
         Ok(())
     }
 
@@ -419,6 +453,7 @@ impl Discord {
             let author = worded::author(id, answered.author.name(), Some(&me), sender);
             worded::quoted(QuoteKind::Reply, author, answered.content)
         });
+        let chat_name = self.names.of(&message.channel_id);
         let id = match &message.edited_timestamp {
             Some(at) => format!("{EDIT}{}:{at}", message.id),
             None => message.id,
@@ -439,6 +474,7 @@ impl Discord {
             text: words,
             attachments: message.attachments.into_iter().map(attachment).collect(),
             context: MessageContext {
+                chat_name,
                 edited: message.edited_timestamp.is_some(),
                 quotes: answered.into_iter().chain(forwarded).collect(),
                 ..MessageContext::default()
@@ -649,6 +685,11 @@ fn refuses_reply(status: u16, body: &Value) -> bool {
     let code = body.get("code").and_then(Value::as_u64);
     let named = body.pointer("/errors/message_reference").is_some();
     (400..500).contains(&status) && (matches!(code, Some(160_002 | 10_008)) || code == Some(50_035) && named)
+}
+
+/// Whether a message came after another one: ids are numbers that grow.
+fn is_later(id: &str, than: &str) -> bool {
+    (id.len(), id) > (than.len(), than)
 }
 
 /// At most 25 characters that are the same for the same message.

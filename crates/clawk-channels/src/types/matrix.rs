@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::matrix_words::{self, Worded};
+use super::names::Names;
 use super::{escaped, secret};
 use crate::adapter::{
     Abilities, Adapter, Carries, EDIT, Ended, Incoming, Markup, MessageFrame, Out, OutFile, Unit,
@@ -56,6 +57,7 @@ struct Rooms {
 #[serde(default)]
 struct Joined {
     timeline: Timeline,
+    state: RoomState,
     summary: Summary,
 }
 
@@ -72,6 +74,12 @@ struct Timeline {
     events: Vec<Event>,
     limited: bool,
     prev_batch: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RoomState {
+    events: Vec<Event>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -106,6 +114,8 @@ pub(crate) struct Matrix {
     user_id: String,
     /// Rooms with one other member.
     direct: Mutex<BTreeMap<String, bool>>,
+    /// Of rooms, and of people in each.
+    names: Names,
     /// Own messages that may be replied to.
     own: Mutex<BTreeSet<String>>,
     /// What people call the bot: its display names, as the server and mentions say.
@@ -137,6 +147,7 @@ impl Matrix {
             base: base.trim_end_matches('/').to_owned(),
             user_id: user_id.clone(),
             direct: Mutex::default(),
+            names: Names::default(),
             own: Mutex::default(),
             names: Mutex::default(),
         })
@@ -270,6 +281,25 @@ impl Matrix {
             if let Some(count) = joined.summary.joined {
                 direct.insert(room.clone(), count == 2);
             }
+            for event in joined.state.events.iter().chain(&joined.timeline.events) {
+                self.learn_name(room, event);
+            }
+        }
+    }
+
+    /// What a room or a member of it is called now.
+    fn learn_name(&self, room: &str, event: &Event) {
+        let text = |name: &str| {
+            event
+                .content
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        match (event.kind.as_str(), &event.state_key) {
+            ("m.room.name", Some(_)) => self.names.learn(room, text("name")),
+            ("m.room.member", Some(user)) => self.names.learn(&format!("{room} {user}"), text("displayname")),
+            _ => {}
         }
     }
 
@@ -283,6 +313,11 @@ impl Matrix {
         let joined = told.get("joined").and_then(Value::as_object);
         let joined = joined.ok_or_else(|| Ended::broken("the members of a room can't be read"))?;
         self.direct().insert(room.to_owned(), joined.len() == 2);
+        for (user, told) in joined {
+            let name = told.get("display_name").and_then(Value::as_str);
+            self.names
+                .learn(&format!("{room} {user}"), name.unwrap_or_default());
+        }
         Ok(())
     }
 
@@ -397,10 +432,11 @@ impl Matrix {
             direct: self.direct().get(room) == Some(&true),
             mention: named || replied,
             sender: Some(event.sender.clone()),
-            sender_name: None,
+            sender_name: self.names.of(&format!("{room} {}", event.sender)),
             text: words,
             attachments,
             context: MessageContext {
+                chat_name: self.names.of(room),
                 edited,
                 quotes: answered.filter(|_| !known).into_iter().collect(),
                 ..MessageContext::default()

@@ -18,6 +18,7 @@ pub(crate) mod line;
 pub(crate) mod mail;
 pub(crate) mod matrix;
 mod matrix_words;
+mod names;
 pub(crate) mod qq;
 pub(crate) mod queue;
 pub(crate) mod slack;

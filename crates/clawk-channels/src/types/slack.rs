@@ -98,6 +98,9 @@ struct Event {
     user: Option<String>,
     #[serde(default)]
     user_team: Option<String>,
+    /// What the sender is called; not in all events.
+    #[serde(default)]
+    user_profile: Option<Profile>,
     #[serde(default)]
     bot_id: Option<String>,
     #[serde(default)]
@@ -122,6 +125,13 @@ struct Event {
     previous_message: Option<Previous>,
     #[serde(default)]
     edited: Option<Edited>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Profile {
+    display_name: String,
+    real_name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,6 +192,14 @@ fn edit_of(event: Event) -> Option<(Event, Option<String>)> {
         ..now
     };
     Some((whole, Some(at)))
+}
+
+impl Profile {
+    fn name(self) -> Option<String> {
+        [self.display_name, self.real_name]
+            .into_iter()
+            .find(|name| !name.is_empty())
+    }
 }
 
 /// How events come.
@@ -379,7 +397,7 @@ impl Slack {
             direct,
             mention: named || event.kind == "app_mention",
             sender: Some(sender),
-            sender_name: None,
+            sender_name: event.user_profile.and_then(Profile::name),
             text,
             attachments: event.files.into_iter().map(attachment).collect(),
             context: MessageContext {

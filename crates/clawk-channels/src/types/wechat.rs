@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, secret, secret_named, setting, wechat_xml};
+use super::{escaped, listening, secret, secret_named, setting, wechat_xml, worded};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, OutFile,
     Press, Unit, carried,
@@ -279,7 +279,17 @@ impl Wechat {
                 };
                 (field("Recognition"), vec![attachment])
             }
-            // Events, places, links: nobody speaks.
+            "location" => {
+                // silent-ok: then the place has its name alone
+                let number = |text: String| text.parse::<f64>().ok();
+                let at = number(field("Location_X")).zip(number(field("Location_Y")));
+                (worded::place(Some(&field("Label")), None, at), Vec::new())
+            }
+            "link" => {
+                let told = [worded::thing("a link", &field("Title")), field("Url")];
+                (told.join("\n"), Vec::new())
+            }
+            // Events: nobody speaks.
             _ => return Ok(true),
         };
         let id = field("MsgId");

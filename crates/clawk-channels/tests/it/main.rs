@@ -32,6 +32,7 @@ mod reactions;
 mod schedule;
 mod signatures;
 mod suite;
+mod telegram;
 mod threads;
 mod voice;
 mod weather;

@@ -384,7 +384,7 @@ async fn names_that_no_platform_gives_are_refused() {
             ..inbound("room", "1", "x")
         },
         Inbound {
-            platform_ids: vec!["a".to_owned(); 9],
+            platform_ids: vec!["a".to_owned(); 41],
             ..inbound("room", "1", "x")
         },
     ];

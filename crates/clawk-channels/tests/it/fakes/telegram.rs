@@ -18,6 +18,9 @@ use crate::suite::{hook, taken};
 const TOKEN: &str = "123456:AAfake-TOKEN_x";
 const SECRET: &str = "hook-secret_1";
 
+/// Answers a request to send in the platform's place.
+pub(crate) type Rule = fn(&Value) -> Option<(u16, Value)>;
+
 #[derive(Debug, Default)]
 struct Bot {
     kept: Kept,
@@ -25,6 +28,10 @@ struct Bot {
     /// Updates that nobody has confirmed.
     updates: std::sync::Mutex<Vec<Value>>,
     came: Notify,
+    /// What it refuses to send, and how.
+    rule: std::sync::Mutex<Option<Rule>>,
+    /// What it was asked to send, refusals too.
+    asked: std::sync::Mutex<Vec<Value>>,
     /// Updates are numbered as they come.
     numbered: std::sync::atomic::AtomicU32,
     /// How long each poll may be held open, seconds.
@@ -227,6 +234,13 @@ async fn updates(bot: &Bot, params: &Value) -> Response {
 
 fn send(bot: &Bot, method: &str, params: &Value) -> Response {
     let kept = &bot.kept;
+    if method == "sendMessage" {
+        bot.asked.lock().unwrap().push(params.clone());
+        let rule = *bot.rule.lock().unwrap();
+        if let Some((status, body)) = rule.and_then(|rule| rule(params)) {
+            return (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response();
+        }
+    }
     kept.only(
         method,
         params,
@@ -306,6 +320,27 @@ fn send(bot: &Bot, method: &str, params: &Value) -> Response {
 impl Platform {
     pub(crate) fn polls(&self) -> Vec<u64> {
         self.bot.polls.lock().unwrap().clone()
+    }
+
+    /// From now on it answers so where the rule has an answer.
+    pub(crate) fn refuses(&self, rule: Rule) {
+        *self.bot.rule.lock().unwrap() = Some(rule);
+    }
+
+    /// Every request to send, refused ones too.
+    pub(crate) fn asked(&self) -> Vec<Value> {
+        self.bot.asked.lock().unwrap().clone()
+    }
+
+    /// A message with these members.
+    pub(crate) async fn message(&self, n: u32, chat: i64, more: Value) {
+        let mut message = json!({"message_id": n, "date": 1, "from": {"id": 9002, "is_bot": false, "first_name": "Ann"},
+            "chat": {"id": chat, "type": if chat < 0 { "supergroup" } else { "private" }, "title": "Weekend"}});
+        message
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        self.bring(json!({ "message": message })).await;
     }
 
     async fn bring(&self, mut update: Value) {
