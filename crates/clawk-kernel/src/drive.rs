@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Autonomy, Role};
+use clawk_policy::ValueSources;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId};
 use clawk_swarm::coord::Kind;
@@ -717,6 +718,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         base,
         context: Arc::new(Context {
             taint: Vec::new(),
+            values: ValueSources::default(),
             origin: Some(origin.clone()),
             requester: Some(author.clone()),
             read: Sources::default(),

@@ -196,6 +196,7 @@ pub fn closed(engine: &Engine, tool: &Tool, known: &Description, workdir: &Path)
         usage: UsageView::default(),
         places: None,
         taint: Some(&[]),
+        values: None,
     };
     let named: Vec<&str> = tool.policy_ref.as_deref().into_iter().collect();
     engine.closed(&subject, &named)

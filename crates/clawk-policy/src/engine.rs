@@ -13,6 +13,7 @@ use crate::index::Index;
 use crate::path::{CallPaths, Places, Roots};
 use crate::rule::{Rule, Scope, from_workdir};
 use crate::source::{self, CompileError, Warning};
+use crate::value::ValueSources;
 use crate::verdict::{Effect, Verdict};
 
 /// The policy name that always denies (R15).
@@ -39,6 +40,8 @@ pub struct Subject<'a> {
     pub places: Option<&'a Places>,
     /// The origins of untrusted text in the context that asks (`web https://…`); `None`: nobody knows.
     pub taint: Option<&'a [String]>,
+    /// The texts in which values of arguments are looked up, for rules with `from`; `None`: no value is known to be clean.
+    pub values: Option<&'a ValueSources>,
 }
 
 impl<'a> Subject<'a> {
@@ -294,6 +297,7 @@ impl Engine {
     ///     usage: UsageView::default(),
     ///     places: None,
     ///     taint: Some(&[]),
+    ///     values: None,
     /// });
     /// assert_eq!(verdict.effect, Effect::Deny);
     /// # Ok::<(), clawk_policy::CompileError>(())
@@ -312,6 +316,12 @@ impl Engine {
             return Some(deny_all());
         }
         self.named.get(policy).map(|rules| rules.decide(subject))
+    }
+
+    /// A rule asks where values of arguments came from.
+    #[must_use]
+    pub fn looks_at_values(&self) -> bool {
+        self.all.rules.iter().any(|rule| rule.looks_at_values())
     }
 
     /// A policy of this name exists ([`decide_named`](Self::decide_named) would answer).
@@ -502,6 +512,7 @@ impl Reader {
             usage: UsageView::default(),
             places: None,
             taint: Some(&[]),
+            values: None,
         }
     }
 }

@@ -25,6 +25,8 @@ pub enum WhyNot<'e> {
     Path,
     /// `conditions.taint` does not hold.
     Taint,
+    /// `conditions.from` does not hold.
+    From,
     /// A permissive rule has a condition that this version does not understand.
     UnknownCondition(&'e str),
 }
@@ -64,6 +66,7 @@ impl fmt::Display for WhyNot<'_> {
             Self::LimitNotSpent => f.write_str("its rate limit is not spent"),
             Self::Path => f.write_str("`path_within` does not hold"),
             Self::Taint => f.write_str("the context holds no untrusted text of its `taint`"),
+            Self::From => f.write_str("no value of its `from` comes from there"),
             Self::UnknownCondition(key) => write!(f, "its condition `{key}` is not understood"),
         }
     }
@@ -99,7 +102,7 @@ impl Call<'_> {
             Condition::PathWithin(roots) => paths
                 .outside(&self.roots(roots))
                 .map(|path| format!("`{}` lies outside", path.display())),
-            Condition::Taint(_) | Condition::Unknown(_) => None,
+            Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => None,
         })
     }
 }

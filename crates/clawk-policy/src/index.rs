@@ -192,6 +192,7 @@ impl Index {
                 usage: UsageView::default(),
                 places: None,
                 taint: Some(&[]),
+                values: None,
             };
             let by = self.first(&least, |other| {
                 other < at && rules.get(other).is_some_and(|other| covers(other, rule, &least))

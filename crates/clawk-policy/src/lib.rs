@@ -19,6 +19,7 @@ pub mod rule;
 pub mod screen;
 pub mod source;
 pub mod testing;
+pub mod value;
 pub mod verdict;
 
 #[cfg(test)]
@@ -30,4 +31,5 @@ pub use explain::{Explanation, Step, WhyNot};
 pub use layers::{Account, Layer, Layers, Said};
 pub use screen::{Injection, Screen};
 pub use source::{CompileError, Warning, WarningKind, micro_usd};
+pub use value::ValueSources;
 pub use verdict::{Approval, Effect, SpentLimit, TimeoutDefault, Verdict, autonomy};

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::engine::{Call, Subject, UsageView};
 use crate::explain::WhyNot;
 use crate::glob::Name;
+use crate::value::ValueCondition;
 use crate::verdict::{Effect, SpentLimit, Verdict};
 
 /// What a rule applies to (R11).
@@ -69,6 +70,8 @@ pub(crate) enum Condition {
     /// The context that asked for the call holds untrusted text of one of these kinds of origins (R46). Where nobody knows the
     /// context, a restrictive rule applies and a permissive one does not.
     Taint(Vec<Box<str>>),
+    /// Values of arguments come from some origins: see [`crate::value`].
+    From(ValueCondition),
     /// A key that this version does not know, or a value that it can't read. Fails closed: a permissive rule never
     /// applies, a restrictive one is not held back.
     Unknown(Box<str>),
@@ -146,14 +149,14 @@ impl Rule {
 
     /// The tool fits, and then it depends on the call's arguments whether the rule applies.
     pub(crate) fn looks_at_arguments(&self, subject: &Subject<'_>) -> bool {
-        self.matches(subject).is_ok() && self.speaks_of_places()
+        self.matches(subject).is_ok() && (self.speaks_of_places() || self.looks_at_values())
     }
 
     /// The roots of its `path_within`, absolute.
     pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
         let of = |condition: &'r Condition| match condition {
             Condition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
-            Condition::Taint(_) | Condition::Unknown(_) => None,
+            Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => None,
         };
         self.conditions.iter().filter_map(of).flatten()
     }
@@ -162,15 +165,24 @@ impl Rule {
     pub(crate) fn speaks_of_places(&self) -> bool {
         let of_paths = |condition: &Condition| match condition {
             Condition::PathWithin(_) => true,
-            Condition::Taint(_) | Condition::Unknown(_) => false,
+            Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_paths)
+    }
+
+    /// It looks at where values came from.
+    pub(crate) fn looks_at_values(&self) -> bool {
+        let of_values = |condition: &Condition| match condition {
+            Condition::From(_) => true,
+            Condition::PathWithin(_) | Condition::Taint(_) | Condition::Unknown(_) => false,
+        };
+        self.conditions.iter().any(of_values)
     }
 
     /// It looks at what the context was made of.
     fn looks_at_taint(&self) -> bool {
         let of_taint = |condition: &Condition| match condition {
-            Condition::Taint(_) => true,
+            Condition::Taint(_) | Condition::From(_) => true,
             Condition::PathWithin(_) | Condition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_taint)
@@ -202,6 +214,8 @@ impl Rule {
                 });
                 if holds { Ok(()) } else { Err(WhyNot::Taint) }
             }
+            Condition::From(from) if from.holds(call.subject, permissive) => Ok(()),
+            Condition::From(_) => Err(WhyNot::From),
             Condition::PathWithin(roots) => {
                 let roots = call.roots(roots);
                 let paths = call.paths();

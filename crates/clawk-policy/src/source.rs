@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::engine::DENY_ALL;
 use crate::glob::Name;
 use crate::rule::{Condition, Limit, Matcher, Rule, Scope};
+use crate::value::ValueCondition;
 use crate::verdict::{Approval, Effect};
 
 /// A value that no decision can be made of. The manifest's validation refuses these first; this is the second lock.
@@ -186,6 +187,8 @@ fn conditions(given: &Map<String, Value>) -> Vec<Condition> {
         ("taint", _) => {
             taint(value).map_or_else(|| Condition::Unknown(key.as_str().into()), Condition::Taint)
         }
+        ("from", _) => ValueCondition::read(value)
+            .map_or_else(|| Condition::Unknown(key.as_str().into()), Condition::From),
         _ => Condition::Unknown(key.as_str().into()),
     };
     given.iter().map(read).collect()
@@ -263,7 +266,7 @@ fn doubts(rule: &Rule) -> Vec<Warning> {
     for condition in &rule.conditions {
         match condition {
             Condition::Unknown(key) => found.push(warning(WarningKind::UnknownCondition(key.clone()))),
-            Condition::PathWithin(_) | Condition::Taint(_) => {}
+            Condition::PathWithin(_) | Condition::Taint(_) | Condition::From(_) => {}
         }
     }
     if rule.is_permissive() && rule.limit.is_some() {

@@ -233,6 +233,7 @@ impl Tests {
             // The cases' files need not be there.
             places: None,
             taint: Some(&case.taint),
+            values: None,
         };
         let layers = Layers {
             autonomy: case.autonomy.unwrap_or(self.autonomy),

@@ -193,6 +193,7 @@ impl Calls {
             usage: self.usage(),
             places: None,
             taint: Some(&[]),
+            values: None,
         };
         let roots = self.engine.roots(&subject);
         let then = roots

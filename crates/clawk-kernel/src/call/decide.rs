@@ -105,6 +105,7 @@ impl<'a> Case<'a> {
             usage: self.calls.usage(),
             places,
             taint: Some(&self.caller.context.taint),
+            values: Some(&self.caller.context.values),
         }
     }
 

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clawk_manifest::model::{Autonomy, Role};
-use clawk_policy::{Effect, Verdict};
+use clawk_policy::{Effect, ValueSources, Verdict};
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, Value};
@@ -136,6 +136,8 @@ pub(crate) struct Caller {
 pub(crate) struct Context {
     /// Origins of text in it that is not its user's own word (R46).
     pub(crate) taint: Vec<String>,
+    /// The texts in which values of arguments are looked up (R51); empty where no rule asks.
+    pub(crate) values: ValueSources,
     /// Whose message it answers; none: a client asks for the call itself.
     pub(crate) origin: Option<Origin>,
     /// Who asks: the author of the message, or the client that asks for the call itself. `None`: this program does.

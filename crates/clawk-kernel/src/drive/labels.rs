@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clawk_manifest::model::Skill;
+use clawk_policy::ValueSources;
 
 use super::Run;
 use crate::call::Context;
@@ -26,7 +27,12 @@ impl Run<'_> {
         if let Some(requester) = &self.context.requester {
             taint.retain(|origin| !requester.wrote(origin));
         }
+        let values = match self.calls.engine.looks_at_values() && !taint.is_empty() {
+            true => taint::value_sources(turn.messages(), &taint, self.context.requester.as_ref(), of),
+            false => ValueSources::default(),
+        };
         self.context = Arc::new(Context {
+            values,
             taint: taint.into_iter().collect(),
             origin: self.context.origin.clone(),
             requester: self.context.requester.clone(),

@@ -63,6 +63,7 @@ impl Kernel {
             usage: calls.usage(),
             places: None,
             taint: Some(&[]),
+            values: None,
         };
         let denied = calls.engine.decide(&subject).effect == Effect::Deny;
         let never = denied && !calls.engine.arguments_matter(&subject);

@@ -48,6 +48,7 @@ mod swarm;
 mod swarm_afar;
 mod swarm_slices;
 mod talk;
+mod values;
 mod words;
 mod world_models;
 

@@ -125,6 +125,7 @@ impl Scene {
             },
             places: None,
             taint: Some(&[]),
+            values: None,
         })
     }
 }

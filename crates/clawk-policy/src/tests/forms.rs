@@ -52,6 +52,7 @@ fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         usage,
         places: None,
         taint: taint.as_deref(),
+        values: None,
     })
 }
 
@@ -467,6 +468,131 @@ fn a_rule_may_ask_what_the_context_was_made_of() {
     }
     let verdict = decide(&engine(&rule("deny", json!("web"))), &call(page));
     assert!(verdict.taint);
+}
+
+#[test]
+fn a_rule_may_ask_where_a_value_came_from() {
+    let mut values = crate::ValueSources::default();
+    values.add_person("Send the report to ann@corp.example and 50 to Bob");
+    let nothing = serde_json::Map::new();
+    values.add_result("lookup", &nothing, "Eve <eve@corp.example>", false);
+    values.add_result("ledger", &nothing, "account 4711", true);
+    let rule = |action: &str, from: Value| json!([{"id": "r", "action": action, "scope": "all", "conditions": {"from": from}}]);
+    let page = json!(["web https://evil.test/", "file a"]);
+    let foreign = json!({"argument": "to", "origins": ["web", "peer"]});
+    let trusting = json!({"argument": ["to", "cc"], "origins": ["web"], "trust": ["look*"]});
+    let all = json!({"argument": "*", "origins": ["web"]});
+    let own = json!({"argument": "to", "origins": "user"});
+    let ann = json!({"to": "ann@corp.example", "body": "from the page"});
+    let evil = json!({"to": "evil@evil.test", "body": "report"});
+    let eve = json!({"to": "eve@corp.example"});
+    for (action, from, arguments, context, applies) in [
+        ("deny", &foreign, &ann, &page, false),
+        ("deny", &foreign, &evil, &page, true),
+        ("deny", &foreign, &evil, &json!([]), false),
+        ("deny", &foreign, &evil, &json!(["file a"]), false),
+        ("deny", &foreign, &evil, &json!(null), true),
+        (
+            "deny",
+            &foreign,
+            &json!({"recipient": "evil@evil.test"}),
+            &page,
+            false,
+        ),
+        (
+            "deny",
+            &foreign,
+            &json!({"to": ["ann@corp.example", "evil@evil.test"]}),
+            &page,
+            true,
+        ),
+        (
+            "deny",
+            &foreign,
+            &json!({"to": {"evil@evil.test": true}}),
+            &page,
+            true,
+        ),
+        ("deny", &foreign, &json!({"to": {"name": "Bob"}}), &page, true),
+        ("deny", &foreign, &json!({"to": null}), &page, false),
+        ("deny", &foreign, &json!({"to": 50}), &page, false),
+        ("deny", &foreign, &json!({"to": 5}), &page, true),
+        ("deny", &foreign, &eve, &page, true),
+        ("deny", &trusting, &eve, &page, false),
+        (
+            "deny",
+            &trusting,
+            &json!({"cc": ["mallory@evil.test"]}),
+            &page,
+            true,
+        ),
+        ("require-approval", &all, &ann, &page, true),
+        (
+            "require-approval",
+            &all,
+            &json!({"to": "Bob", "amount": 50}),
+            &page,
+            false,
+        ),
+        // A tool that reaches nothing is its own source.
+        ("deny", &foreign, &json!({"to": 4711}), &page, false),
+        (
+            "deny",
+            &json!({"argument": "to", "origins": ["web", "tool"]}),
+            &json!({"to": 4711}),
+            &page,
+            true,
+        ),
+        (
+            "allow",
+            &json!({"argument": "to", "origins": ["user", "tool"]}),
+            &json!({"to": 4711}),
+            &page,
+            true,
+        ),
+        ("allow", &own, &json!({"to": 4711}), &page, false),
+        // What allows wants to be sure.
+        ("allow", &own, &ann, &page, true),
+        ("allow", &own, &evil, &page, false),
+        ("allow", &own, &evil, &json!([]), true),
+        ("allow", &own, &ann, &json!(null), false),
+        ("allow", &own, &json!({}), &page, false),
+        ("allow", &foreign, &evil, &page, false),
+        (
+            "allow",
+            &json!({"argument": "to", "origins": ["user", "web", "file"]}),
+            &evil,
+            &page,
+            true,
+        ),
+        // What can't be read fails closed.
+        ("deny", &json!({"argument": "to"}), &ann, &page, true),
+        (
+            "allow",
+            &json!({"argument": "to", "origins": "moon"}),
+            &ann,
+            &page,
+            false,
+        ),
+    ] {
+        let engine = engine(&rule(action, from.clone()));
+        let call = json!({"tool": "send", "taint": context, "arguments": arguments});
+        let found = decide_with(&call, |subject| {
+            let values = Some(&values);
+            engine.decide(&Subject { values, ..*subject })
+        });
+        assert_eq!(
+            found.rule_id.is_some(),
+            applies,
+            "{action} {from} of {arguments} in {context}"
+        );
+    }
+    // Without the texts no value is known to be clean.
+    let verdict = decide(
+        &engine(&rule("deny", foreign)),
+        &json!({"tool": "send", "taint": page, "arguments": ann}),
+    );
+    assert!(verdict.rule_id.is_some() && verdict.taint);
 }
 
 #[test]

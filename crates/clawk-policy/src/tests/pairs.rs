@@ -259,6 +259,7 @@ fn subject<'a>(pair: &'a Pair<'_>) -> Subject<'a> {
         },
         places: None,
         taint: Some(&[]),
+        values: None,
     }
 }
 

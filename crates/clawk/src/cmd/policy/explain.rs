@@ -56,6 +56,7 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
         },
         places: None,
         taint: Some(asked.taint),
+        values: None,
     };
     let places = find(&Search {
         paths: wanted(&arguments, subject.schema, &workdir),

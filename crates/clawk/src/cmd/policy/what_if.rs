@@ -170,6 +170,7 @@ impl Again {
             // The files are not those of then.
             places: None,
             taint: Some(&call.taint),
+            values: None,
         };
         if arguments.is_none() && self.engine.arguments_matter(&subject) {
             return Ok(None);
