@@ -164,6 +164,12 @@ fn rpc(client: &str, role: Role) -> Door {
     }
 }
 
+/// Whose words are in what the runs wrote.
+fn others(rig: &Rig) -> Vec<String> {
+    let all = rig.runner.made_from().into_iter().flatten();
+    all.filter(|origin| crate::taint::lasts(origin)).collect()
+}
+
 /// How a text of somebody comes in.
 #[derive(Debug, Clone, Copy)]
 enum Way {
@@ -349,7 +355,7 @@ async fn a_file_that_somebodys_turn_or_call_wrote_is_made_from_their_words() {
         let rig = reading(vec![calls(&[("write", json!({}))]), says("done")]);
         let kernel = rig.start().await;
         said(&rig, &kernel, inbound("bob", role, 1, "write it down")).await;
-        assert_eq!(rig.runner.made_from(), [wanted], "{role}");
+        assert_eq!(others(&rig), wanted, "{role}");
     }
     // A client that calls a tool itself.
     for (role, wanted) in [
@@ -363,7 +369,7 @@ async fn a_file_that_somebodys_turn_or_call_wrote_is_made_from_their_words() {
             .call(session.id, params("write", json!({}), 1))
             .await
             .unwrap();
-        assert_eq!(rig.runner.made_from(), [wanted], "{role}");
+        assert_eq!(others(&rig), wanted, "{role}");
     }
 }
 
