@@ -15,12 +15,12 @@ use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::discord_threads as threads;
-use super::discord_words;
+use super::discord_words::{self, File, Message};
 use super::gateway::{self, Frame, Gateway};
 use super::names::Names;
 use super::{escaped, own_host, secret, worded};
@@ -75,69 +75,6 @@ struct Place {
     threads: threads::Begun,
     /// Direct conversations by the person's id, for those to whom the agent wrote first.
     direct: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Message {
-    id: String,
-    channel_id: String,
-    #[serde(default)]
-    guild_id: Option<String>,
-    author: User,
-    #[serde(default)]
-    webhook_id: Option<String>,
-    #[serde(default)]
-    content: String,
-    #[serde(default)]
-    mentions: Vec<User>,
-    #[serde(rename = "type", default)]
-    kind: u8,
-    #[serde(default)]
-    referenced_message: Option<Replied>,
-    #[serde(default)]
-    edited_timestamp: Option<String>,
-    #[serde(default)]
-    attachments: Vec<File>,
-    /// Whatever else it holds: stickers, a poll, what it forwards.
-    #[serde(flatten)]
-    more: Map<String, Value>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Replied {
-    author: User,
-    #[serde(default)]
-    content: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct User {
-    id: String,
-    #[serde(default)]
-    bot: bool,
-    #[serde(default)]
-    username: Option<String>,
-    #[serde(default)]
-    global_name: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct File {
-    #[serde(default)]
-    filename: String,
-    #[serde(default)]
-    content_type: Option<String>,
-    #[serde(default)]
-    size: Option<u64>,
-    #[serde(default)]
-    url: Option<String>,
-}
-
-impl User {
-    /// What they call themselves.
-    fn name(&self) -> Option<&str> {
-        self.global_name.as_deref().or(self.username.as_deref())
-    }
 }
 
 /// The channel.

@@ -1,9 +1,77 @@
-//! What Discord sends that is neither text nor a file, and what a message forwards.
+//! A message of Discord: what it says beside text and files, and what it forwards.
 
 use clawk_kernel::ports::QuotedText;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::worded;
+
+/// A message.
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    pub(super) id: String,
+    pub(super) channel_id: String,
+    #[serde(default)]
+    pub(super) guild_id: Option<String>,
+    pub(super) author: User,
+    #[serde(default)]
+    pub(super) webhook_id: Option<String>,
+    #[serde(default)]
+    pub(super) content: String,
+    #[serde(default)]
+    pub(super) mentions: Vec<User>,
+    #[serde(rename = "type", default)]
+    pub(super) kind: u8,
+    #[serde(default)]
+    pub(super) referenced_message: Option<Replied>,
+    #[serde(default)]
+    pub(super) edited_timestamp: Option<String>,
+    #[serde(default)]
+    pub(super) attachments: Vec<File>,
+    /// Whatever else it holds: stickers, a poll, what it forwards.
+    #[serde(flatten)]
+    pub(super) more: Map<String, Value>,
+}
+
+/// The message that is answered.
+#[derive(Debug, Deserialize)]
+pub(super) struct Replied {
+    pub(super) author: User,
+    #[serde(default)]
+    pub(super) content: String,
+}
+
+/// A person, a bot or a webhook.
+#[derive(Debug, Deserialize)]
+pub(super) struct User {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) bot: bool,
+    #[serde(default)]
+    pub(super) username: Option<String>,
+    #[serde(default)]
+    pub(super) global_name: Option<String>,
+}
+
+/// A file.
+#[derive(Debug, Deserialize)]
+pub(super) struct File {
+    #[serde(default)]
+    pub(super) filename: String,
+    #[serde(default)]
+    pub(super) content_type: Option<String>,
+    #[serde(default)]
+    pub(super) size: Option<u64>,
+    #[serde(default)]
+    pub(super) url: Option<String>,
+}
+
+impl User {
+    /// What they call themselves.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.global_name.as_deref().or(self.username.as_deref())
+    }
+}
 
 /// The sender's own words, and those that they pass on. `more`: all members of the message beside its text and files.
 pub(super) fn read(text: String, more: &Map<String, Value>) -> (String, Vec<QuotedText>) {
