@@ -186,7 +186,7 @@ async fn exhaust(
         };
         // A refusal that names its cause is answered with a changed request. It is no fault that time would mend: no wait, and it does
         // not count as one of the provider's attempts.
-        if let Some(cause) = &error.cause
+        if let Some(cause) = error.cause.as_deref()
             && models
                 .adapt(place, spec, (cause, &shaped), &mut changes)
                 .map_err(|error| NoAnswer::Failed(error.to_string()))?
@@ -228,6 +228,10 @@ async fn tell(place: Site<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64,
 }
 
 /// One attempt: set aside and recorded before, settled and recorded after.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one attempt from what is set aside to what is recorded, read downward"
+)]
 async fn once(
     models: &Models,
     place: Site<'_>,
@@ -685,7 +689,7 @@ impl<'a> Open<'a> {
     ) -> Draft {
         let payload = ProviderFailed {
             attempt: self.attempt,
-            cause: error.cause.as_ref(),
+            cause: error.cause.as_deref(),
             bytes_out: took.bytes_out,
             cost_microusd,
             duration_ms: took.busy_ms,

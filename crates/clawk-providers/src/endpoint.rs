@@ -166,7 +166,7 @@ impl Endpoint {
             status,
             retry_after_ms,
             usage,
-            cause,
+            cause: cause.map(Box::new),
         }
     }
 }

@@ -145,8 +145,8 @@ impl ThoughtSplitter {
             self.mode = Mode::ChannelHead;
             return true;
         }
-        let begins = TAGS.iter().map(|(begin, _)| *begin).chain(CHANNEL_BEGINS);
-        if !ended && begins.into_iter().any(|begin| begin.starts_with(text)) {
+        let mut begins = TAGS.iter().map(|(begin, _)| *begin).chain(CHANNEL_BEGINS);
+        if !ended && begins.any(|begin| begin.starts_with(text)) {
             return false;
         }
         if self.holds && !ended && !LONE_ENDS.iter().any(|end| self.held.contains(end)) {
@@ -294,9 +294,9 @@ fn first_of<'s>(text: &str, signs: &[&'s str]) -> Option<(usize, &'s str)> {
 /// How many bytes at the text's end may begin one of these.
 fn partial_at_end(text: &str, signs: &[&str]) -> usize {
     let longest = |sign: &&str| {
-        let lengths = sign.char_indices().map(|(at, _)| at).rev();
+        let lengths = sign.char_indices().map(|(at, _)| at);
         lengths
-            .into_iter()
+            .rev()
             .find(|length| sign.get(..*length).is_some_and(|begin| text.ends_with(begin)))
             .unwrap_or(0)
     };

@@ -119,7 +119,7 @@ pub(crate) struct Matrix {
     /// Own messages that may be replied to.
     own: Mutex<BTreeSet<String>>,
     /// What people call the bot: its display names, as the server and mentions say.
-    names: Mutex<BTreeSet<String>>,
+    own_names: Mutex<BTreeSet<String>>,
 }
 
 /// Own messages that are remembered, and own names.
@@ -149,7 +149,7 @@ impl Matrix {
             direct: Mutex::default(),
             names: Names::default(),
             own: Mutex::default(),
-            names: Mutex::default(),
+            own_names: Mutex::default(),
         })
     }
 
@@ -219,8 +219,8 @@ impl Matrix {
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    fn own_names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.own_names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for the bot's display name, by which people speak to it. A server may not say it.
@@ -230,7 +230,7 @@ impl Matrix {
         if let Ok(answer) = self.api.send(Method::GET, &path, None).await
             && let Some(name) = answer.text("/displayname")
         {
-            self.names().insert(name.trim().to_owned());
+            self.own_names().insert(name.trim().to_owned());
         }
     }
 
@@ -252,7 +252,7 @@ impl Matrix {
                 .trim_end_matches('"');
             let name = rest.split_once("</a>").map_or("", |(name, _)| name).trim();
             let is_ours = id == self.user_id || id == escaped(&self.user_id);
-            let mut names = self.names();
+            let mut names = self.own_names();
             if is_ours && !name.is_empty() && !name.contains('<') && names.len() < MAX_NAMES {
                 names.insert(crate::inlet::harmless(name));
             }
@@ -665,7 +665,7 @@ impl Adapter for Matrix {
             .next()
             .unwrap_or_default()
             .trim_start_matches('@');
-        let mut names: Vec<String> = self.names().iter().cloned().collect();
+        let mut names: Vec<String> = self.own_names().iter().cloned().collect();
         names.extend([self.user_id.clone(), local.to_owned()]);
         // The longest first: one name may begin another.
         names.sort_by_key(|name| std::cmp::Reverse(name.len()));

@@ -355,7 +355,7 @@ pub struct ProviderError {
     /// Tokens that were spent all the same, as far as known.
     pub usage: Option<Usage>,
     /// What the server names as the cause, where a changed request may be accepted.
-    pub cause: Option<RefusalCause>,
+    pub cause: Option<Box<RefusalCause>>,
 }
 
 /// Vectors of texts.

@@ -80,7 +80,7 @@ impl Provider for TapedModel {
                     told,
                     ..Usage::default()
                 }),
-                cause,
+                cause: cause.map(Box::new),
             }),
             None => Err(ProviderError {
                 kind: FaultKind::Rejected,

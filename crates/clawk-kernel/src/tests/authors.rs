@@ -103,20 +103,23 @@ async fn a_viewers_line_in_a_group_sends_no_secret_out_in_the_admins_turn() {
 
 #[tokio::test]
 async fn a_persons_own_words_are_that_persons_own() {
-    // In a group, in a message of one's own: the rule for foreign words does not meet the requester's.
-    for (sender, role) in [("ann", Role::Admin), ("bob", Role::User)] {
-        let rig = trusting(vec![says("hello"), secret_out(), says("done")]);
+    let script = || vec![says("hello"), calls(&[("send", json!({}))]), says("done")];
+    // Who speaks first, who asks then, and whether it is done.
+    for (first, second, runs) in [
+        (("ann", Role::Admin), ("ann", Role::Admin), 1),
+        (("bob", Role::User), ("bob", Role::User), 1),
+        // An admin's words are the owner's for everybody.
+        (("ann", Role::Admin), ("bob", Role::User), 1),
+        (("bob", Role::User), ("ann", Role::Admin), 0),
+        (("eve", Role::Viewer), ("ann", Role::Admin), 0),
+        (("eve", Role::User), ("bob", Role::User), 0),
+    ] {
+        let rig = reading(script());
         let kernel = rig.start().await;
-        said(&rig, &kernel, inbound(sender, role, 1, "hello, fetch later")).await;
-        said(&rig, &kernel, inbound(sender, role, 2, "fetch it")).await;
-        assert_eq!(ran(&rig, "web-fetch"), 1, "{sender}: {:?}", told(&rig));
+        said(&rig, &kernel, inbound(first.0, first.1, 1, "we send later")).await;
+        said(&rig, &kernel, inbound(second.0, second.1, 2, "send it")).await;
+        assert_eq!(ran(&rig, "send"), runs, "{first:?} {second:?}: {:?}", told(&rig));
     }
-    // An admin's words are the owner's for everybody.
-    let rig = trusting(vec![says("hello"), secret_out(), says("done")]);
-    let kernel = rig.start().await;
-    said(&rig, &kernel, inbound("ann", Role::Admin, 1, "we fetch later")).await;
-    said(&rig, &kernel, inbound("bob", Role::User, 2, "fetch it")).await;
-    assert_eq!(ran(&rig, "web-fetch"), 1, "{:?}", told(&rig));
 }
 
 /// An agent whose `send` is refused where a peer's words are in the context; everything else may run.
@@ -162,6 +165,12 @@ fn rpc(client: &str, role: Role) -> Door {
         client: client.to_owned(),
         role,
     }
+}
+
+/// Whose words are in what the runs wrote.
+fn others(rig: &Rig) -> Vec<String> {
+    let all = rig.runner.made_from().into_iter().flatten();
+    all.filter(|origin| crate::taint::lasts(origin)).collect()
 }
 
 /// How a text of somebody comes in.
@@ -349,7 +358,7 @@ async fn a_file_that_somebodys_turn_or_call_wrote_is_made_from_their_words() {
         let rig = reading(vec![calls(&[("write", json!({}))]), says("done")]);
         let kernel = rig.start().await;
         said(&rig, &kernel, inbound("bob", role, 1, "write it down")).await;
-        assert_eq!(rig.runner.made_from(), [wanted], "{role}");
+        assert_eq!(others(&rig), wanted, "{role}");
     }
     // A client that calls a tool itself.
     for (role, wanted) in [
@@ -363,7 +372,7 @@ async fn a_file_that_somebodys_turn_or_call_wrote_is_made_from_their_words() {
             .call(session.id, params("write", json!({}), 1))
             .await
             .unwrap();
-        assert_eq!(rig.runner.made_from(), [wanted], "{role}");
+        assert_eq!(others(&rig), wanted, "{role}");
     }
 }
 

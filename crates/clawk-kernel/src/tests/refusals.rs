@@ -19,7 +19,7 @@ fn refused(cause: RefusalCause) -> ProviderError {
         _ => FaultKind::Rejected,
     };
     ProviderError {
-        cause: Some(cause),
+        cause: Some(Box::new(cause)),
         ..ScriptedModel::fault(kind, "400")
     }
 }

@@ -100,10 +100,11 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
         "message_stop" => draft.stop = draft.stop.or(Some(StopReason::End)),
         _ if piece.content.is_some() => whole(draft, piece, on_delta)?,
         // `ping`, `content_block_stop`, and what later revisions add.
-        _ => match error_in(&data, false) {
-            Some(fault) => return Err(fault),
-            None => {}
-        },
+        _ => {
+            if let Some(fault) = error_in(&data, false) {
+                return Err(fault);
+            }
+        }
     }
     Ok(())
 }

@@ -96,10 +96,11 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
             end(draft, response, on_delta)?;
         }
         // What later revisions add.
-        _ => match error_in(&data, false) {
-            Some(fault) => return Err(fault),
-            None => {}
-        },
+        _ => {
+            if let Some(fault) = error_in(&data, false) {
+                return Err(fault);
+            }
+        }
     }
     Ok(())
 }

@@ -205,7 +205,7 @@ impl Scripted {
             status,
             retry_after_ms,
             usage,
-            cause,
+            cause: cause.map(Box::new),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clawk_kernel::kind;
+use clawk_kernel::ports::Executor;
 use clawk_kernel::replay::{Shadow, Shadowed, Tape, ToolFacts, shadow};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
@@ -152,6 +153,8 @@ fn facts(tool: &Tool, ours: bool, tape: &Tape) -> Option<ToolFacts> {
             input_schema: known.input_schema,
             labels: category.into_iter().collect(),
             from: None,
+            executor: known.executor,
+            own_category: known.category.map(str::to_owned),
             output_schema: known.output_schema,
         });
     }
@@ -167,6 +170,8 @@ fn facts(tool: &Tool, ours: bool, tape: &Tape) -> Option<ToolFacts> {
             .unwrap_or_else(|| json!({"type": "object"})),
         labels: BTreeMap::new(),
         from: None,
+        executor: Executor::Unrecorded,
+        own_category: None,
         output_schema: None,
     })
 }
