@@ -16,9 +16,9 @@ use clawk_secrets::{Env, Secret};
 use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::discord_out::{is_later, message, messages, nonce, number, refuses_reply, retry_after, said};
 use super::discord_threads as threads;
 use super::discord_words;
 use super::gateway::{self, Frame, Gateway};
@@ -28,10 +28,9 @@ use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Incoming,
     Markup, Out, OutFile, Press, Unit, carried,
 };
-use crate::api::{Answer, Api, Fault, seconds_ms, shown};
+use crate::api::{Answer, Api, Fault};
 use crate::config::ChannelConfig;
 use crate::form::Form;
-use crate::genuine::hex;
 use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
@@ -678,60 +677,6 @@ impl Gateway for Discord {
         }
         Ended::broken(told)
     }
-}
-
-/// The platform refuses because of the message that is answered: it is gone, of another kind, or the bot may not read it.
-fn refuses_reply(status: u16, body: &Value) -> bool {
-    let code = body.get("code").and_then(Value::as_u64);
-    let named = body.pointer("/errors/message_reference").is_some();
-    (400..500).contains(&status) && (matches!(code, Some(160_002 | 10_008)) || code == Some(50_035) && named)
-}
-
-/// Whether a message came after another one: ids are numbers that grow.
-fn is_later(id: &str, than: &str) -> bool {
-    (id.len(), id) > (than.len(), than)
-}
-
-/// At most 25 characters that are the same for the same message.
-fn nonce(id: &str) -> String {
-    hex(Sha256::digest(id.as_bytes()).get(..12).unwrap_or_default())
-}
-
-pub(super) fn said(answer: &Answer) -> String {
-    shown(answer.text("/message").unwrap_or_default())
-}
-
-fn retry_after(answer: &Answer) -> Option<u64> {
-    let given = answer.body.get("retry_after").and_then(Value::as_f64);
-    given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
-}
-
-/// Whether a text is an id of the platform.
-pub(super) fn number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// The path of a conversation's messages; ids are numbers.
-fn messages(conversation: &str) -> Result<String, Delivery> {
-    if number(conversation) {
-        return Ok(format!("channels/{conversation}/messages"));
-    }
-    Err(Delivery::Failed {
-        reason: "the conversation is not a channel's id".to_owned(),
-    })
-}
-
-/// `path` is where it goes: a thread holds no reply to the message at which it begins.
-fn message(out: &Out, path: &str) -> Value {
-    let mut body = json!({"content": out.text, "nonce": nonce(&out.id), "enforce_nonce": true,
-        "allowed_mentions": {"parse": [], "replied_user": false}});
-    let begins = |id: &&String| path == format!("channels/{id}/messages");
-    let reply = out.reply_to.as_ref().filter(|id| !begins(id));
-    if let (Some(reply), Some(body)) = (reply, body.as_object_mut()) {
-        let reference = json!({"message_id": reply, "fail_if_not_exists": false});
-        body.insert("message_reference".to_owned(), reference);
-    }
-    body
 }
 
 impl Adapter for Discord {

@@ -9,7 +9,8 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::discord::{Discord, number, outcome, said};
+use super::discord::{Discord, outcome};
+use super::discord_out::{number, said};
 use crate::adapter::Incoming;
 use crate::inlet::harmless;
 

@@ -6,6 +6,7 @@ mod custom_files;
 pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
+mod discord_out;
 mod discord_threads;
 mod discord_words;
 mod gateway;
