@@ -67,6 +67,7 @@ mod state;
 
 mod cursor;
 mod details;
+mod direct;
 
 mod service;
 

@@ -31,6 +31,7 @@ use crate::adapter::{
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::direct::DirectConversations;
 use crate::envelope::opened;
 use crate::form::Form;
 use crate::genuine::{fresh, hex, of_seconds, same};
@@ -144,6 +145,7 @@ pub(crate) struct Lark {
     way: Way,
     tokens: Tokens,
     me: OnceLock<String>,
+    direct: DirectConversations,
     files: Remote,
 }
 
@@ -173,6 +175,7 @@ impl Lark {
             way,
             tokens: Tokens::default(),
             me: OnceLock::new(),
+            direct: DirectConversations::default(),
             files: Remote::new(base, &env, &[])?,
         })
     }
@@ -508,7 +511,11 @@ impl Lark {
             }
             (_, None) => String::new(),
         };
-        self.call(Method::POST, &path, Some(&body)).await
+        let answer = self.call(Method::POST, &path, Some(&body)).await?;
+        if let Some(direct) = answer.text("/data/chat_id").filter(|_| root.is_none()) {
+            self.direct.note(chat, direct);
+        }
+        Ok(answer)
     }
 
     fn outcome(&self, answer: Result<Answer, Fault>) -> Delivery {
@@ -714,6 +721,10 @@ impl Adapter for Lark {
                 other => other,
             }
         })
+    }
+
+    fn is_same_place(&self, asked: &str, answered: &str) -> bool {
+        self.direct.is_same(asked, answered)
     }
 
     fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {

@@ -24,6 +24,7 @@ use crate::adapter::{
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
+use crate::direct::DirectConversations;
 use crate::genuine::{fresh, of_seconds, signed};
 use crate::inlet::Inlet;
 use crate::kinds;
@@ -217,6 +218,7 @@ pub(crate) struct Slack {
     files: Remote,
     /// The bot's user.
     me: OnceLock<String>,
+    direct: DirectConversations,
 }
 
 impl std::fmt::Debug for Slack {
@@ -251,6 +253,7 @@ impl Slack {
             env,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             me: OnceLock::new(),
+            direct: DirectConversations::default(),
         })
     }
 
@@ -517,6 +520,10 @@ impl Slack {
         }
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             let id = answer.text("/ts").map(str::to_owned);
+            let to = params.get("channel").and_then(Value::as_str);
+            if let (Some(person), Some(direct)) = (to, answer.text("/channel")) {
+                self.direct.note(person, direct);
+            }
             return Delivery::Delivered { platform_id: id };
         }
         let reason = error_of(&answer);
@@ -651,6 +658,7 @@ impl Adapter for Slack {
     fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(async move {
             let (channel, _) = place(&out.conversation);
+            let channel = self.direct.of(channel);
             let params = json!({"channel": channel, "ts": of, "text": out.text, "blocks": []});
             self.post("chat.update", &params).await
         })
@@ -672,6 +680,10 @@ impl Adapter for Slack {
             }
             self.post("chat.postMessage", &params).await
         })
+    }
+
+    fn is_same_place(&self, asked: &str, answered: &str) -> bool {
+        self.direct.is_same(asked, answered)
     }
 
     fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
