@@ -81,3 +81,4 @@ pub use inlet::{Inlet, Taken};
 pub use schedules::Wanted;
 pub use service::{Channels, NotDone, Paired, Parts, remove_installed};
 pub use state::{Report, State};
+pub use types::web::seal_conversations_anew;

@@ -15,6 +15,7 @@ use clawk_kernel::time::Clock;
 use clawk_kernel::{ChannelFact, Door, Kernel, KernelError, Pairing};
 use clawk_manifest::model::{AccessControl, Channel, ChannelType, Transport};
 use clawk_proto::{MessageId, SessionId};
+use clawk_recall::seal::Vault;
 use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::{Resolver, Secret};
 use futures::FutureExt as _;
@@ -66,6 +67,8 @@ pub struct Parts {
     pub approvals: Vec<String>,
     /// Where cursors lie.
     pub folder: PathBuf,
+    /// Seals what people and the agent said there, where the state is encrypted.
+    pub vault: Option<Vault>,
     /// The tools' working directory, below which files of messages are kept; none: they are named only.
     pub workdir: Option<PathBuf>,
     /// Starts the programs of `custom` channels.

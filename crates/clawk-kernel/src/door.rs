@@ -219,6 +219,27 @@ impl Origin {
         }
     }
 
+    /// The same message said once more by somebody with at most these rights: its door, its sender and its role stay. It is another
+    /// message of the platform, so the ids go.
+    pub(crate) fn said_again(self, most: Role) -> Self {
+        Self {
+            platform_ids: Vec::new(),
+            tools: Vec::new(),
+            ..self
+        }
+        .at_most(most)
+    }
+
+    /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound. Where these are fewer,
+    /// its sender stays, too: a fork of somebody's turn recalls and keeps nothing of the owner's.
+    pub(crate) fn forked_by(self, by: &Self) -> Self {
+        if self.role < by.role {
+            self.said_again(by.role)
+        } else {
+            by.clone().at_most(self.role)
+        }
+    }
+
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
     /// a role is only repeated by those. Versions that recorded no kind of author judged no author.
     pub(crate) fn replayed(mut came: Came) -> Self {

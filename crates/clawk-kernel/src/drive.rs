@@ -353,8 +353,8 @@ impl Run<'_> {
     async fn not_offered(&self, tool: &str, error: &CallError) {
         // Where nobody sits at a terminal, who runs the agent reads it in the log.
         tracing::error!(target: crate::OPERATOR, "tool `{tool}` is not offered: {error}");
-        let text = format!("[tool `{tool}` is not offered: {error}]");
-        self.notices.send(Notice::Said(text)).await;
+        let text = format!("the tool `{tool}` is not offered: {error}");
+        self.notices.send(Notice::Warned(text)).await;
     }
 
     /// The conversation's share of the model's window, bytes.

@@ -32,8 +32,7 @@ pub(crate) async fn fork(
         if go_on {
             let id = sessions.scribe.clock().uuid();
             (turn.message, turn.resumes) = (MessageId(id), 0);
-            // Who forks it hears of it; its message's rights stay a bound.
-            turn.origin = Origin::from(door.clone()).at_most(turn.origin.role);
+            turn.origin = turn.origin.clone().forked_by(&Origin::from(door.clone()));
             point.turn = Some(id);
         } else {
             let mut turn = turn.turn.clone();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use clawk_manifest::model::{Manifest, Store};
+use clawk_manifest::model::{Manifest, Role, Store};
 use clawk_proto::method::{
     MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
     MemoryStoreParams, MemoryStoreResult, NewEntry,
@@ -101,6 +101,25 @@ fn scope(memories: &Memories, session: SessionId) -> Scope {
     }
 }
 
+/// Whose entries a client of the wire is told: an admin everybody's, anybody else those of its own principal and those that are
+/// everybody's, unless the store is open to all. Nothing of a session that is not open.
+fn whose_of_wire(memories: &Memories, session: SessionId, store: &str) -> Whose {
+    let table = &memories.classifier.table;
+    if table.role_of(session) >= Role::Admin || memories.across_senders.contains(store) {
+        return Whose::All;
+    }
+    Whose::Of(owner_of_wire(memories, session).into_iter().collect())
+}
+
+/// The mark of a client's own entries; none of an admin's, which are everybody's.
+fn owner_of_wire(memories: &Memories, session: SessionId) -> Option<String> {
+    let table = &memories.classifier.table;
+    let state = table
+        .get(session)
+        .filter(|state| state.door.role() < Role::Admin)?;
+    Some(recall::whose(&state.door))
+}
+
 fn thread(memories: &Memories, session: SessionId) -> Thread {
     Thread::of(session).child(memories.scribe.clock().uuid())
 }
@@ -141,7 +160,7 @@ pub(crate) async fn query(
         StoreQuery::Key(_) | StoreQuery::Between(..) => None,
     };
     let ask = Ask {
-        whose: Whose::All,
+        whose: whose_of_wire(memories, session, &store.name),
         query,
         vector,
         limit,
@@ -278,6 +297,7 @@ async fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: V
         Author::of_door(&state.door, &memories.manifest)
     });
     let origin = author.own_origin();
+    let whose = owner_of_wire(memories, session).unwrap_or_default();
     let new = |(at, entry)| New {
         id: format!("{batch}-{at}"),
         entry,
@@ -286,6 +306,7 @@ async fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: V
             untrusted: origin.is_some(),
             author: author.words(),
             session: session.to_string(),
+            whose: whose.clone(),
             ..Mark::default()
         },
     };

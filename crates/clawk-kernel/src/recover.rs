@@ -592,7 +592,7 @@ impl Fold {
             (Some(open), Some(id)) => {
                 self.running = Some(OpenTurn {
                     message: MessageId(id),
-                    origin: by.clone().at_most(open.origin.role),
+                    origin: open.origin.clone().forked_by(by),
                     resumes: 0,
                     ..open
                 });

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attach::{self, Attached, Incoming, Said, Setting};
 use crate::author;
 use crate::call::Calls;
-use crate::door::{Door, Origin};
+use crate::door::{Came, Door, Origin};
 use crate::drive::{self, Turns};
 use crate::error::KernelError;
 use crate::event::{
@@ -390,6 +390,26 @@ impl Session {
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
         self.say(Origin::from(self.door.clone()), Incoming::from(text.into()))
             .await
+    }
+
+    /// Hands in a message of the record once more, as its sender's: with the door and the role that are recorded, and never with more
+    /// than this session's holder has. `accepted`: the payload of its `ckp.message.accepted`.
+    ///
+    /// # Errors
+    /// As [`Session::send`]; the payload is not one of such an event; or the message is a try of a swarm's task, which belongs to its run.
+    pub async fn send_again(
+        &self,
+        accepted: &str,
+        text: impl Into<String>,
+    ) -> Result<MessageId, KernelError> {
+        let came: Came = serde_json::from_str(accepted)
+            .map_err(|error| KernelError::Refused(format!("its record can't be read: {error}")))?;
+        let origin = Origin::recorded(came).said_again(self.door.role());
+        if let Door::Peer { .. } = origin.door {
+            let reason = "it is a try of a swarm's task, and belongs to the task's run: give the task again";
+            return Err(KernelError::Refused(reason.to_owned()));
+        }
+        self.say(origin, Incoming::from(text.into())).await
     }
 
     /// The same of somebody else than who opened the session.

@@ -295,8 +295,12 @@ impl<'f> Checker<'f> {
             _ => return,
         };
         if let Err(message) = outcome {
-            self.findings
-                .push(Diagnostic::error(code, pointer, message).on(node));
+            let mut error = Diagnostic::error(code, pointer, message).on(node);
+            if matches!(ty, Type::SecretRef) {
+                // The line and its number are said, its text is not: a key may stand there.
+                error.span = None;
+            }
+            self.findings.push(error);
         }
     }
 

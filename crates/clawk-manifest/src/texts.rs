@@ -14,6 +14,11 @@ pub(crate) fn secret_ref(text: &str) -> Result<(), String> {
         // The text itself stays out of the message: someone may have put the secret here.
         return Err("a secret's name is 1 to 128 letters, digits, `_`, `-` and `.`".to_owned());
     }
+    if clawk_proto::secret_name::looks_like_key(text) {
+        return Err("this looks like the secret itself, and only its name belongs here: put the value into an environment variable or a \
+                    file below `$CLAW_SECRETS_DIR`, write that name, and replace the key, because it has stood in a file"
+            .to_owned());
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub mod message;
 pub mod method;
 pub mod place;
 pub mod rpc;
+pub mod secret_name;
 pub mod trace;
 pub mod uri;
 

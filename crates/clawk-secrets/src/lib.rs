@@ -2,7 +2,7 @@
 //!
 //! * **Owns:** turning a `secret_ref` into a [`Secret`] (runtime profile §7); every read of the environment and of
 //!   secret files; removing secrets from text that came from outside ([`Redactor`]).
-//! * **Depends on:** nothing of ours.
+//! * **Depends on:** what a name looks like.
 //! * **Must not know:** who uses a secret, and for what.
 //! * **Start reading at:** [`Resolver::resolve`].
 

@@ -76,8 +76,8 @@ impl Resolver {
         &self.env
     }
 
-    /// The value of `name`: configured store, environment variable, file `$CLAW_SECRETS_DIR/{name}` (profile §7). An
-    /// empty value counts as absent. A store command blocks the thread, at most for its deadline.
+    /// The value of `name`: configured store, environment variable, file `$CLAW_SECRETS_DIR/{name}` (profile §7), without the blanks and
+    /// line ends around it, wherever it stands. An empty value counts as absent. A store command blocks the thread, at most for its deadline.
     ///
     /// # Errors
     /// [`ResolveError`]: the reference is malformed, known nowhere, or a place is broken (then nothing weaker is tried).
@@ -86,7 +86,9 @@ impl Resolver {
         let mut looked = Vec::new();
         for place in [Self::in_store, Self::in_environment, Self::in_directory] {
             match place(self, name) {
-                Ok(Answer::Value(value)) if !value.is_empty() => return Ok(self.remember(name, &value)),
+                Ok(Answer::Value(value)) if !bare(&value).is_empty() => {
+                    return Ok(self.remember(name, bare(&value)));
+                }
                 Ok(Answer::Value(_)) => looked.push(format!("{} (empty)", self.describe(looked.len(), name))),
                 Ok(Answer::Absent(words)) => looked.push(words),
                 Err(source) => {
@@ -120,8 +122,8 @@ impl Resolver {
         self.given.add(secret);
     }
 
-    fn remember(&self, name: &str, value: &Zeroizing<String>) -> Secret {
-        let secret = Secret::new(name, value.as_str());
+    fn remember(&self, name: &str, value: &str) -> Secret {
+        let secret = Secret::new(name, value);
         self.guard(&secret);
         secret
     }
@@ -167,6 +169,11 @@ impl Resolver {
     }
 }
 
+/// The value itself: a line end of a file or an `env` file, a byte order mark and blanks around it are not part of it.
+fn bare(value: &str) -> &str {
+    value.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
+}
+
 fn check_name(name: &str) -> Result<(), ResolveError> {
     const NAME_MAX_BYTES: usize = 256;
     let why = if name.is_empty() {
@@ -175,6 +182,12 @@ fn check_name(name: &str) -> Result<(), ResolveError> {
         "it is longer than 256 bytes"
     } else if name.chars().any(char::is_control) {
         "it holds control characters"
+    } else if clawk_proto::secret_name::looks_like_key(name) {
+        return Err(ResolveError::BadName {
+            // Never repeated: it is most likely the secret.
+            name: "(not shown)".to_owned(),
+            why: "it looks like the secret itself; only its name belongs there",
+        });
     } else if name.starts_with('-') {
         "it starts with `-`, which a store command would read as an option"
     } else {

@@ -83,17 +83,26 @@ fn references_do_not_leave_the_secrets_directory() {
 }
 
 #[test]
-fn only_one_trailing_newline_goes() {
+fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
     let dir = tempfile::tempdir().unwrap();
     let env = Env::fixed([("CLAW_SECRETS_DIR", dir.path().to_str().unwrap())]);
     for (written, read) in [
         ("v", "v"),
         ("v\n", "v"),
         ("v\r\n", "v"),
-        ("v\n\n", "v\n"),
-        (" v ", " v "),
+        ("v\n\n", "v"),
+        ("v\r", "v"),
+        (" v ", "v"),
+        ("\tv\t", "v"),
+        ("\u{feff}v\n", "v"),
+        ("\u{a0}v\u{2028}", "v"),
+        ("a b\nc\n", "a b\nc"),
+        ("\"v\"", "\"v\""),
     ] {
         fs::write(dir.path().join("K"), written).unwrap();
+        let by_environment = Env::fixed([("K", written)]);
+        let resolved = Resolver::without_store(by_environment).resolve("K").unwrap();
+        assert_eq!(resolved.expose(), read, "environment: {written:?}");
         assert_eq!(
             Resolver::without_store(env.clone())
                 .resolve("K")
@@ -107,6 +116,29 @@ fn only_one_trailing_newline_goes() {
         Resolver::without_store(env).resolve("K"),
         Err(ResolveError::Store { .. })
     ));
+}
+
+#[test]
+fn blanks_alone_are_no_value() {
+    for value in ["", " ", "\n", "\r\n\t"] {
+        let resolved = Resolver::without_store(Env::fixed([("K", value)])).resolve("K");
+        assert!(
+            matches!(resolved, Err(ResolveError::NotFound { .. })),
+            "{value:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_in_the_place_of_its_name_is_refused_and_not_repeated() {
+    let error = Resolver::without_store(Env::fixed([("x", "y")]))
+        .resolve("sk-proj-0123456789abcdef")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("the secret itself") && !error.contains("0123"),
+        "{error}"
+    );
 }
 
 #[test]

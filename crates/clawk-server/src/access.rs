@@ -186,6 +186,10 @@ impl Rights {
         if self.by_queue {
             return format!("{QUEUE_CLIENTS}{own}");
         }
+        // Below admin it is the token's name, which the client can't choose: what somebody may recall hangs on it.
+        if !self.is_admin() {
+            return self.name().to_owned();
+        }
         own.to_owned()
     }
 

@@ -534,7 +534,7 @@ impl Blueprint {
                     origin: self.origin.to_string(),
                     sandbox: self.config.settings.sandbox.defaults(),
                     own: self.own(Some(state.path())),
-                    suggestions: Some(state.path().to_owned()),
+                    suggestions: suggestions(state),
                     budgets: self.config.settings.budgets.clone(),
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
@@ -561,6 +561,22 @@ impl Blueprint {
             }
         }
     }
+}
+
+/// Where rules are suggested: nowhere in an encrypted state, because a suggestion says what a call was given. What an earlier run left
+/// there goes.
+fn suggestions(state: &StateDir) -> Option<PathBuf> {
+    if state.vault().is_none() {
+        return Some(state.path().to_owned());
+    }
+    let file = state.path().join(clawk_kernel::call::SUGGESTED_RULES);
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%error, file = %file.display(), "suggested rules from before the encryption can't be removed");
+        }
+        Ok(()) | Err(_) => {}
+    }
+    None
 }
 
 /// Puts what is found on this machine in the place of each `auto:` provider; says which.

@@ -1,8 +1,9 @@
 //! Reading a manifest for a verb that needs a valid one, and what its policies have to say about themselves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use clap::builder::TypedValueParser as _;
 use clawk_manifest::model::{Policy, Sandbox};
 use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Manifest, Severity, Sources, load, render};
 use clawk_policy::{Engine, WarningKind};
@@ -14,6 +15,18 @@ use crate::coverage::JUDGE;
 use crate::out::{self, Paint};
 use crate::refusal::Refused;
 use crate::unapplied;
+
+/// How a manifest is named on the command line: its file, or the folder that has a `claw.yaml`.
+pub(crate) fn named() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::PathBufValueParser::new().map(|path: PathBuf| {
+        let inside = path.join("claw.yaml");
+        if path.is_dir() && inside.is_file() {
+            inside
+        } else {
+            path
+        }
+    })
+}
 
 /// The manifest of an agent that is to start, what was read for it, and where to read of its warnings, if it has any.
 ///

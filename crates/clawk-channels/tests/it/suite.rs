@@ -186,6 +186,7 @@ pub(crate) async fn asking(
         configs,
         approvals: to.split(',').map(str::to_owned).collect(),
         folder: folder.to_owned(),
+        vault: None,
         workdir: Some(folder.to_owned()),
         launcher: Launcher::default(),
         programs: BTreeMap::new(),

@@ -37,6 +37,7 @@ mod projections;
 mod purse;
 mod recovery;
 mod refusals;
+mod replays;
 mod reuse;
 mod screening;
 mod shown;

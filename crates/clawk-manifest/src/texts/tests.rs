@@ -80,6 +80,11 @@ fn patterns_and_secret_names() {
     for bad in ["", "../etc/passwd", "a b", ".hidden", "a/b"] {
         assert!(secret_ref(bad).is_err(), "{bad}");
     }
+    let pasted = secret_ref("sk-live-0123456789").unwrap_err();
+    assert!(
+        pasted.contains("the secret itself") && !pasted.contains("sk-live"),
+        "{pasted}"
+    );
     assert!(!secret_ref("sk-very secret").unwrap_err().contains("very"));
 }
 

@@ -123,7 +123,8 @@ impl Served {
         let running = self.0.host.current().get();
         let kernel = running.ok_or_else(|| ErrorData::internal_error("no agent runs yet", None))?;
         let info = context.peer.peer_info();
-        let client = info.map_or_else(|| rights.name().to_owned(), |info| info.client_info.name.clone());
+        let named = info.map_or_else(|| rights.name().to_owned(), |info| info.client_info.name.clone());
+        let client = rights.client_name(&named);
         Ok(Asking {
             kernel,
             rights,

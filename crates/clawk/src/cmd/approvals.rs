@@ -291,7 +291,10 @@ pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
     let code = answer(&args.answer, "clawk.approve", "approved", how)?;
     if args.always && code == ExitCode::SUCCESS && args.answer.format == Format::Human {
         let file = args.answer.which.dir()?.join(clawk_kernel::call::SUGGESTED_RULES);
-        out::note(&format!("a rule is suggested in `{}`", file.display()));
+        // An encrypted state keeps no suggestions.
+        if file.is_file() {
+            out::note(&format!("a rule is suggested in `{}`", file.display()));
+        }
     }
     Ok(code)
 }

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use crate::state::kept::{Filter, Reader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::{fact_of, kind};
+use clawk_kernel::{Door, fact_of, kind};
+use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
 use clawk_swarm::Fact;
 use serde::Serialize;
@@ -42,7 +43,7 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Say one again in its session; a new message in the trace, the old one stays listed
+    /// Say one again in its session, with its sender's rights; the old one stays listed
     Replay {
         /// The message's id, as `list` prints it
         #[arg(value_name = "ID")]
@@ -78,6 +79,9 @@ struct Letter {
     reason: String,
     /// What it said; `None` when its content was erased.
     text: Option<String>,
+    /// The record of its arrival: by which door it came, from whom, with which role.
+    #[serde(skip)]
+    accepted: Option<String>,
 }
 
 /// Whose task it was.
@@ -89,6 +93,9 @@ struct Of {
     attempts: u64,
     #[serde(skip)]
     input: Option<Value>,
+    /// Of whoever gave the run; the least one where the record does not say.
+    #[serde(skip)]
+    role: Role,
 }
 
 /// Lists, or says one again.
@@ -126,7 +133,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                     trust: false,
                     outside,
                 };
-                return swarm::give(&args, config);
+                return swarm::give_as(&args, config, replaying(of.role));
             }
             let args = run::Args {
                 manifest,
@@ -138,8 +145,22 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                 trust: false,
                 dry: Default::default(),
             };
-            run::run(&args, config)
+            let accepted = letter
+                .accepted
+                .context("the record of the message's arrival is missing; whose it is can't be said")?;
+            run::run_again(&args, config, &accepted)
         }
+    }
+}
+
+/// The door by which a task is given again: never with more rights than whoever gave it had.
+fn replaying(role: Role) -> Door {
+    match role {
+        Role::Admin => Door::Cli,
+        Role::User | Role::Viewer => Door::Rpc {
+            client: "a dead letter".to_owned(),
+            role,
+        },
     }
 }
 
@@ -181,12 +202,13 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
                 at: stored.event.timestamp.clone(),
                 reason: text("reason").to_owned(),
                 text: None,
+                accepted: None,
             });
         }
         Ok(())
     })?;
     for letter in letters.iter_mut().filter(|letter| letter.task.is_none()) {
-        let mut digest = None;
+        let (mut digest, mut arrival) = (None, None);
         each(reader, Some(letter.session), |stored| {
             let accepted = stored.event.event_type == kind::MESSAGE_ACCEPTED;
             if accepted
@@ -194,10 +216,12 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
                     == Some(letter.message.to_string().as_str())
             {
                 digest = stored.content_digest;
+                arrival = Some(stored.event.payload.get().to_owned());
             }
             Ok(())
         })?;
         letter.text = state::text_of(reader, digest)?;
+        letter.accepted = arrival;
     }
     letters.extend(tasks(reader)?);
     Ok(letters)
@@ -227,12 +251,14 @@ fn tasks(reader: &Reader) -> Result<Vec<Letter>> {
                 at: event.at.to_string(),
                 reason,
                 text: brief.as_ref().map(|brief| brief.description.clone()),
+                accepted: None,
                 task: Some(Of {
                     task_id: task.to_string(),
                     swarm: text("swarm"),
                     member: text("member"),
                     attempts: payload.get("attempt").and_then(Value::as_u64).unwrap_or(0),
                     input: brief.and_then(|brief| brief.input),
+                    role: Role::parse(&text("role")).unwrap_or(Role::Viewer),
                 }),
             });
         }

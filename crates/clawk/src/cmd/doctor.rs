@@ -17,7 +17,7 @@ use crate::out::{self, Format, Paint};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Also check this manifest: its providers, secrets, tools and state
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::named())]
     manifest: Option<PathBuf>,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`

@@ -36,7 +36,7 @@ const LEAD: std::time::Duration = std::time::Duration::from_millis(500);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The manifest; without one, `claw.initialize` brings it
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::named())]
     manifest: Option<PathBuf>,
 
     /// Serve JSON-RPC on standard input and output, one message per line

@@ -204,7 +204,12 @@ fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format)
 }
 
 /// Gives the task and waits.
-pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
+fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
+    give_as(args, config, Door::Cli)
+}
+
+/// The same with the rights of this door.
+pub(crate) fn give_as(args: &Run, config: Option<&Path>, door: Door) -> Result<ExitCode> {
     compose::runtime()?.block_on(async {
         let request = compose::Request {
             manifest: &args.manifest,
@@ -227,7 +232,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
         if args.format == Format::Human {
             out::note(&Paint::stderr().dim(&format!("task {id}")));
         }
-        let session = agent.kernel.open(Door::Cli).await?;
+        let session = agent.kernel.open(door).await?;
         let task = Task {
             description: args.text.clone(),
             input: args.input.clone(),

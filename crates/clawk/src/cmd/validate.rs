@@ -18,7 +18,7 @@ use crate::{trust, unapplied};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A `claw.yaml`, or the file of one primitive
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = crate::manifest::named())]
     file: PathBuf,
 
     #[command(flatten)]

@@ -68,6 +68,7 @@ impl Blueprint {
             configs: self.config.settings.channels.clone(),
             approvals: self.config.settings.approvals.to.clone(),
             folder: state.path().join("channels"),
+            vault: state.vault().cloned(),
             workdir: Some(self.workdir.clone()),
             launcher: self.launcher(Some(&state.path().join("cache"))),
             programs: self.channel_programs(state)?,

@@ -58,6 +58,7 @@ mod own_files;
 #[expect(dead_code, reason = "shared with the tests against real parts")]
 mod parts;
 mod peers;
+mod pipes;
 mod plan;
 mod planted;
 mod policy;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_proto::MessageId;
+use clawk_recall::seal::{Vault, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
@@ -24,6 +25,12 @@ const MAX_CONVERSATIONS: usize = 200;
 const MAX_CALLED: usize = 1_024;
 /// People with conversations; beyond, nobody new is kept. Each session of the shared token is one.
 const MAX_PEOPLE: usize = 10_000;
+
+/// For what a conversation's file is sealed: its own name, so that none takes another one's place.
+fn place_of(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    format!("web conversation {stem}")
+}
 
 /// Who said something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +138,7 @@ struct Kept {
 #[derive(Debug)]
 pub(super) struct Log {
     folder: PathBuf,
+    vault: Option<Vault>,
     open: Mutex<BTreeMap<String, Kept>>,
     changed: watch::Sender<u64>,
     /// What programs call the messages whose turns may run: by our id.
@@ -138,12 +146,27 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(folder: PathBuf) -> Self {
-        Self {
+    /// With a `vault`, what is on disk is sealed, and what an earlier run left in plain is sealed now.
+    pub(super) fn new(folder: PathBuf, vault: Option<Vault>) -> Self {
+        let log = Self {
             folder,
+            vault,
             open: Mutex::default(),
             changed: watch::channel(0).0,
             called: Mutex::default(),
+        };
+        if let Some(vault) = &log.vault
+            && let Err(error) = seal_files(&log.folder, vault, false)
+        {
+            tracing::warn!(%error, folder = %log.folder.display(), "a page's conversations from before the encryption can't be sealed");
+        }
+        log
+    }
+
+    fn sealed(&self, path: &Path, text: String) -> io::Result<String> {
+        match &self.vault {
+            Some(vault) => vault.seal_text(&place_of(path), &text).map_err(io::Error::other),
+            None => Ok(text),
         }
     }
 
@@ -193,7 +216,7 @@ impl Log {
             if open.len() >= MAX_OPEN {
                 open.clear();
             }
-            let kept = read(&self.path(conversation))?.unwrap_or_else(|| Kept {
+            let kept = read(&self.path(conversation), self.vault.as_ref())?.unwrap_or_else(|| Kept {
                 conversation: conversation.to_owned(),
                 ..Kept::default()
             });
@@ -208,10 +231,10 @@ impl Log {
     fn save(&self, kept: &mut Kept) -> io::Result<()> {
         let surplus = kept.entries.len().saturating_sub(MAX_ENTRIES);
         kept.entries.drain(..surplus);
-        let mut text = serde_json::to_vec(kept).map_err(io::Error::other)?;
+        let mut text = serde_json::to_string(kept).map_err(io::Error::other)?;
         while u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_BYTES && kept.entries.len() > 1 {
             kept.entries.drain(..kept.entries.len() / 2);
-            text = serde_json::to_vec(kept).map_err(io::Error::other)?;
+            text = serde_json::to_string(kept).map_err(io::Error::other)?;
         }
         let (folder, path) = (self.of(&kept.conversation), self.path(&kept.conversation));
         if !folder.exists() {
@@ -228,10 +251,7 @@ impl Log {
         if !path.exists() && std::fs::read_dir(&folder)?.count() >= MAX_CONVERSATIONS {
             return Err(io::Error::other("this person has too many conversations"));
         }
-        let fresh = path.with_extension("new");
-        std::fs::write(&fresh, text)?;
-        std::fs::File::open(&fresh)?.sync_all()?;
-        std::fs::rename(&fresh, &path)
+        write_whole(&path, &self.sealed(&path, text)?)
     }
 
     /// Adds an entry, or puts it in the place of the one with its id.
@@ -322,7 +342,7 @@ impl Log {
                 .path()
                 .extension()
                 .is_some_and(|extension| extension == "json")
-                && let Some(kept) = read(&entry.path())?
+                && let Some(kept) = read(&entry.path(), self.vault.as_ref())?
                 && kept.conversation.split('/').next() == Some(user)
             {
                 all.push((entry.metadata()?.modified()?, kept.conversation));
@@ -342,7 +362,47 @@ fn digest(text: &str) -> String {
     digest.get(..32).unwrap_or(&digest).to_owned()
 }
 
-fn read(path: &Path) -> io::Result<Option<Kept>> {
+/// Seals every conversation of a channel that lies in plain; with `anew` those that are sealed as well, with the vault's current key.
+pub(super) fn seal_files(folder: &Path, vault: &Vault, anew: bool) -> io::Result<()> {
+    let people = match std::fs::read_dir(folder) {
+        Ok(people) => people,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for person in people {
+        for file in std::fs::read_dir(person?.path())? {
+            let path = file?.path();
+            if path.extension().is_some_and(|extension| extension == "new") {
+                // Of a save that was cut off.
+                std::fs::remove_file(&path)?;
+                continue;
+            }
+            let mut text = std::fs::read_to_string(&path)?;
+            let place = place_of(&path);
+            if is_sealed_text(&text) {
+                if !anew {
+                    continue;
+                }
+                text = vault
+                    .open_text(&place, &text)
+                    .map_err(io::Error::other)?
+                    .unwrap_or_default();
+            }
+            write_whole(&path, &vault.seal_text(&place, &text).map_err(io::Error::other)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file in one step.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, text)?;
+    std::fs::File::open(&fresh)?.sync_all()?;
+    std::fs::rename(&fresh, path)
+}
+
+fn read(path: &Path, vault: Option<&Vault>) -> io::Result<Option<Kept>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -351,13 +411,21 @@ fn read(path: &Path) -> io::Result<Option<Kept>> {
         }
         Ok(_) => {}
     }
-    let text = std::fs::read(path)?;
-    serde_json::from_slice(&text).map(Some).map_err(io::Error::other)
+    let mut text = std::fs::read_to_string(path)?;
+    if is_sealed_text(&text) {
+        let vault = vault.ok_or_else(|| io::Error::other("it is encrypted, and its key is not given"))?;
+        let opened = vault
+            .open_text(&place_of(path), &text)
+            .map_err(io::Error::other)?;
+        text = opened.unwrap_or_default();
+    }
+    serde_json::from_str(&text).map(Some).map_err(io::Error::other)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Entry, Log, MAX_ENTRIES, Who};
+    use clawk_recall::seal::{Key, Vault};
 
     fn entry(id: &str, text: &str) -> Entry {
         Entry::new(id, Who::Agent, text.to_owned())
@@ -366,13 +434,13 @@ mod tests {
     #[test]
     fn a_conversation_outlives_the_process_is_bounded_and_its_persons_own() {
         let folder = tempfile::tempdir().unwrap();
-        let log = Log::new(folder.path().join("web"));
+        let log = Log::new(folder.path().join("web"), None);
         for n in 0..MAX_ENTRIES + 5 {
             log.put("ann/main", entry(&n.to_string(), "x")).unwrap();
         }
         log.put("ann/main", entry("7", "changed")).unwrap();
         log.put("bob/main", entry("1", "y")).unwrap();
-        let log = Log::new(folder.path().join("web"));
+        let log = Log::new(folder.path().join("web"), None);
         let all = log.after("ann/main", 0).unwrap();
         assert_eq!(all.len(), MAX_ENTRIES);
         assert_eq!(all.last().unwrap().text, "changed");
@@ -383,11 +451,59 @@ mod tests {
         assert_eq!(log.list("../../x").unwrap(), Vec::<String>::new());
     }
 
+    /// With the state encrypted nobody's words lie in plain, also not those of before; without the key they are not read.
+    #[test]
+    fn conversations_of_an_encrypted_state_are_sealed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("page.web");
+        let plain_anywhere = || {
+            let people = std::fs::read_dir(&at).unwrap();
+            let files = people.flat_map(|person| std::fs::read_dir(person.unwrap().path()).unwrap());
+            let mut texts = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+            texts.any(|text| String::from_utf8_lossy(&text).contains("canary"))
+        };
+        let log = Log::new(at.clone(), None);
+        log.put("ann/main", entry("1", "canary one")).unwrap();
+        assert!(plain_anywhere());
+        let vault = |byte: &str| Some(Vault::new(Key::from_hex(&byte.repeat(32)).unwrap()));
+        let own = vault("ab");
+        let log = Log::new(at.clone(), own.clone());
+        assert!(!plain_anywhere(), "what was there is sealed at the start");
+        log.put("ann/main", entry("2", "canary two")).unwrap();
+        assert!(!plain_anywhere());
+        let log = Log::new(at.clone(), own);
+        let texts: Vec<String> = log
+            .after("ann/main", 0)
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.text)
+            .collect();
+        assert_eq!(texts, ["canary one", "canary two"]);
+        assert_eq!(log.list("ann").unwrap(), ["ann/main"]);
+        assert!(Log::new(at.clone(), None).after("ann/main", 0).is_err());
+        // Another key, as `clawk memory rekey` gives it.
+        let key = |byte: &str| Key::from_hex(&byte.repeat(32)).unwrap();
+        let both = Vault::new(key("ef")).with_older(key("ab"));
+        crate::types::web::seal_conversations_anew(folder.path(), &both).unwrap();
+        assert!(Log::new(at.clone(), vault("ab")).after("ann/main", 0).is_err());
+        assert_eq!(
+            Log::new(at.clone(), vault("ef"))
+                .after("ann/main", 0)
+                .unwrap()
+                .len(),
+            2
+        );
+        assert!(
+            Log::new(at.clone(), vault("cd")).after("ann/main", 0).is_err(),
+            "another key opens nothing"
+        );
+    }
+
     #[test]
     fn the_agents_whole_messages_are_counted_and_keep_their_number() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("web");
-        let log = Log::new(at.clone());
+        let log = Log::new(at.clone(), None);
         let put = |entry| log.put("ann/main", entry).unwrap();
         let seqs = |log: &Log| -> Vec<(String, Option<u64>)> {
             let all = log.after("ann/main", 0).unwrap();
@@ -407,7 +523,7 @@ mod tests {
         log.ack("ann/main", 9).unwrap();
         assert_eq!(log.acked("ann/main").unwrap(), 0, "a number that was never given");
         log.ack("ann/main", 2).unwrap();
-        let log = Log::new(at);
+        let log = Log::new(at, None);
         assert_eq!(log.acked("ann/main").unwrap(), 2);
         assert_eq!(seqs(&log), all);
     }

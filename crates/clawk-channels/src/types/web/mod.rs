@@ -83,6 +83,28 @@ pub(crate) struct Web {
     spoken: Mutex<std::collections::BTreeSet<String>>,
 }
 
+/// Seals what pages show of their conversations with the vault's current key, for all channels below `folder`.
+///
+/// # Errors
+/// A file can't be read or written, or no key of the vault opens it.
+pub fn seal_conversations_anew(
+    folder: &std::path::Path,
+    vault: &clawk_recall::seal::Vault,
+) -> std::io::Result<()> {
+    let channels = match std::fs::read_dir(folder) {
+        Ok(channels) => channels,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for channel in channels {
+        let path = channel?.path();
+        if path.extension().is_some_and(|extension| extension == "web") {
+            log::seal_files(&path, vault, true)?;
+        }
+    }
+    Ok(())
+}
+
 impl std::fmt::Debug for Web {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Web({})", self.name)
@@ -160,7 +182,8 @@ impl Web {
             people.push((name.clone(), token));
         }
         let seats = Seats::new(people)?;
-        let log = Arc::new(Log::new(parts.folder.join(format!("{}.web", channel.name))));
+        let folder = parts.folder.join(format!("{}.web", channel.name));
+        let log = Arc::new(Log::new(folder, parts.vault.clone()));
         let streams = Arc::new(Semaphore::new(MAX_STREAMS));
         let known_as = config.public_url.as_deref().and_then(|url| {
             let origin = clawk_egress::Url::parse(url).ok()?.origin(); // silent-ok: the configuration's check says it

@@ -12,7 +12,7 @@ use clawk_manifest::model::{AuthType, ChannelType, Provider, ProviderProtocol};
 use clawk_plan::{Defaults, Level, Plan, Refusal};
 use clawk_policy::Engine;
 use clawk_sandbox::{Launcher, Spec};
-use clawk_secrets::{Env, Resolver, env};
+use clawk_secrets::{Env, Resolver, Secret, env};
 
 use super::{Check, Status};
 use crate::cmd::trace::verify;
@@ -458,7 +458,7 @@ fn secrets(blueprint: &Blueprint) -> Vec<Check> {
         false => blueprint.resolver.clone(),
     };
     let resolve = |name| match resolver.resolve(name) {
-        Ok(_) => Check::ok("secret", format!("{name} is known")),
+        Ok(secret) => known(name, &secret),
         Err(_) if asked_at_a_start => Check::warn(
             "secret",
             format!("the command of `[secrets_store]` was not asked for {name}"),
@@ -470,6 +470,23 @@ fn secrets(blueprint: &Blueprint) -> Vec<Check> {
         }
     };
     names.into_iter().map(resolve).collect()
+}
+
+/// What is odd about a value, without a word of it.
+fn known(name: &str, secret: &Secret) -> Check {
+    let value = secret.expose();
+    let quoted = |mark: char| value.len() > 1 && value.starts_with(mark) && value.ends_with(mark);
+    let odd = if quoted('"') || quoted('\'') {
+        "the value stands in quotes, which are sent as a part of it"
+    } else if value.chars().any(char::is_control) {
+        "the value holds a line end or another control character in its middle, which no HTTP header can carry"
+    } else if value.starts_with("Bearer ") {
+        "the value begins with `Bearer `, which clawk writes before it once more"
+    } else {
+        return Check::ok("secret", format!("{name} is known"));
+    };
+    let cure = format!("set {name} to the bare value (`docker --env-file` and systemd keep quotes)");
+    Check::warn("secret", format!("{name} is known, but {odd}"), cure)
 }
 
 fn needed(provider: &Provider) -> Option<&str> {

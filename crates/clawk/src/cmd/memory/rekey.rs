@@ -54,6 +54,8 @@ pub(super) fn run(
         other => other?,
     };
     undo::seal_anew(&dir.join(UNDO), &vault).context("what calls overwrote can't be sealed anew")?;
+    clawk_channels::seal_conversations_anew(&dir.join("channels"), &vault)
+        .context("the conversations of web pages can't be sealed anew")?;
     let mut folders = Held::all(&dir.join("memory"), Some(&Arc::new(vault.clone())))
         .context("the stores in folders can't be read")?;
     for held in &mut folders {

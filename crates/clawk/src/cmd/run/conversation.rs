@@ -104,6 +104,8 @@ pub(crate) struct Conversation<'a> {
     interrupts: Signal,
     ends: Signal,
     leaving: bool,
+    /// The turn is another sender's: being shown here delivers nothing.
+    for_somebody_else: bool,
     /// SIGTERM came.
     terminated: bool,
     gone: bool,
@@ -137,6 +139,7 @@ impl<'a> Conversation<'a> {
             interrupts: signal(SignalKind::interrupt())?,
             ends: signal(SignalKind::terminate())?,
             leaving: false,
+            for_somebody_else: false,
             terminated: false,
             gone: false,
             held: VecDeque::new(),
@@ -166,6 +169,13 @@ impl<'a> Conversation<'a> {
     /// Says `text` and shows everything until its turn ends.
     pub(crate) async fn turn(&mut self, text: String) -> Result<Ended> {
         let message = self.session.send(text).await?;
+        self.until_end(Some(message)).await
+    }
+
+    /// Says a message of the record once more, as its sender's. Its answer is shown here and stays owed to whom it belongs.
+    pub(crate) async fn turn_again(&mut self, accepted: &str, text: String) -> Result<Ended> {
+        self.for_somebody_else = true;
+        let message = self.session.send_again(accepted, text).await?;
         self.until_end(Some(message)).await
     }
 
@@ -230,8 +240,10 @@ impl<'a> Conversation<'a> {
             Notice::TurnEnded {
                 message: ended, end, ..
             } => {
-                // Shown: nothing is owed any more.
-                self.agent.kernel.delivered(self.session.id, ended).await?;
+                if !self.for_somebody_else {
+                    // Shown: nothing is owed any more.
+                    self.agent.kernel.delivered(self.session.id, ended).await?;
+                }
                 self.shown.push(ended);
                 return Ok(message.is_none_or(|message| message == ended).then_some(end));
             }

@@ -15,6 +15,7 @@ use clawk_proto::MessageId;
 
 use crate::compose::{self, Agent};
 use crate::config::Outside;
+use crate::manifest;
 use crate::out::{self, Paint};
 use crate::terminal::{can_ask, input::Input};
 use conversation::{Conversation, Ended, Next, Script, questions};
@@ -24,6 +25,9 @@ const INTERRUPTED: u8 = 130;
 /// Exit code after SIGTERM in the middle of a turn.
 const TERMINATED: u8 = 143;
 
+/// How long nothing is said of waiting for standard input.
+const WAITING_FOR_INPUT: std::time::Duration = std::time::Duration::from_secs(3);
+
 /// The longest message taken from standard input.
 const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 
@@ -31,12 +35,12 @@ const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The manifest
-    #[arg(value_name = "CLAW")]
+    /// The manifest, or its folder
+    #[arg(value_name = "CLAW", value_parser = manifest::named())]
     pub(crate) manifest: PathBuf,
 
-    /// Run one turn with this message, then end
-    #[arg(short, long, value_name = "TEXT")]
+    /// Run one turn with this message, then end; what is piped in follows it
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) message: Option<String>,
 
     /// How clawk answers questions whether a call may run
@@ -67,6 +71,8 @@ Examples:
   clawk run claw.yaml                          chat; /help lists what can be typed
   clawk run claw.yaml -m 'Sum up notes.txt'    one turn
   git diff | clawk run claw.yaml               standard input is one message
+  git diff | clawk run claw.yaml -m 'Review this'
+                                               the question, then what is piped in; `< /dev/null` for none of it
   clawk run claw.yaml --session last           go on where you left off
   clawk run claw.yaml -m 'Tidy up' --dry-run --report plan.json
                                                predict every change, make none
@@ -89,7 +95,14 @@ pub(crate) enum Approve {
 /// Runs the conversation and ends the agent in good order.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let runtime = compose::runtime()?;
-    runtime.block_on(converse(args, config))
+    runtime.block_on(converse(args, config, None))
+}
+
+/// The same for a message of the record that is said once more: as its sender's, with the rights that it had. Its answer goes where the
+/// message came from, too. `accepted`: the payload of its `ckp.message.accepted`.
+pub(crate) fn run_again(args: &Args, config: Option<&Path>, accepted: &str) -> Result<ExitCode> {
+    let runtime = compose::runtime()?;
+    runtime.block_on(converse(args, config, Some(accepted)))
 }
 
 /// The same from a step of an earlier session, which `point` finds in the state directory; one turn.
@@ -143,13 +156,14 @@ async fn fork_turn(
     Ok((code_of(&end), conversation.leave().await))
 }
 
-async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Result<ExitCode> {
     if args.dry.dry_run {
         return dry::run(args, config).await;
     }
     let plan = args.dry.approved(&args.manifest)?;
     let message = match &plan {
         Some((said, _)) => Some(said.clone()),
+        None if again.is_some() => args.message.clone(),
         None => one_message(args)?,
     };
     let request = compose::Request {
@@ -182,6 +196,10 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         conversation.script = Script::Plan(approved);
     }
     let code = match message {
+        Some(text) if again.is_some() => {
+            let accepted = again.unwrap_or_default();
+            code_of(&conversation.turn_again(accepted, text).await?)
+        }
         Some(text) if !chatting => one_turn(&mut conversation, text).await?,
         first => chat(&mut conversation, first).await?,
     };
@@ -199,11 +217,41 @@ fn one_message(args: &Args) -> Result<Option<String>> {
         if text.trim().is_empty() {
             bail!("the message is empty");
         }
-        return Ok(Some(text.clone()));
+        return Ok(Some(match piped()? {
+            Some(data) => format!("{text}\n\n{data}"),
+            None => text.clone(),
+        }));
     }
     if io::stdin().is_terminal() {
         return Ok(None);
     }
+    standard_input()
+}
+
+/// What a pipe or a file on standard input holds, beside a message of the command line. A terminal and `/dev/null` hold nothing.
+fn piped() -> Result<Option<String>> {
+    let stat = match rustix::fs::fstat(io::stdin()) {
+        Ok(stat) => stat,
+        Err(_) => return Ok(None), // silent-ok: it is closed
+    };
+    match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::Fifo | rustix::fs::FileType::RegularFile | rustix::fs::FileType::Socket => {}
+        _ => return Ok(None),
+    }
+    let (read, waits) = std::sync::mpsc::sync_channel::<()>(1);
+    let hint = std::thread::spawn(move || {
+        if waits.recv_timeout(WAITING_FOR_INPUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            out::note("reading standard input, which follows the message (`< /dev/null` for none)");
+        }
+    });
+    let text = standard_input();
+    drop(read);
+    let _ = hint.join(); // silent-ok: it only prints
+    text
+}
+
+/// The whole of standard input as one text, without a byte order mark, with plain line ends; none if it is empty.
+fn standard_input() -> Result<Option<String>> {
     let mut bytes = Vec::new();
     io::stdin()
         .lock()
@@ -214,6 +262,7 @@ fn one_message(args: &Args) -> Result<Option<String>> {
         bail!("the message on standard input is longer than {MAX_MESSAGE_BYTES} bytes");
     }
     let text = String::from_utf8(bytes).context("the message on standard input is not UTF-8")?;
+    let text = text.trim_start_matches('\u{feff}').replace("\r\n", "\n");
     Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty()))
 }
 
