@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clawk_manifest::model::{Manifest, Modality, Provider as Spec};
+use clawk_proto::SessionId;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -227,6 +228,28 @@ async fn tell(place: Site<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64,
     place.notices.send(notice).await;
 }
 
+/// The request as a provider is sent it: with the pictures of messages and of results, where it takes pictures.
+async fn with_pictures(
+    models: &Models,
+    session: SessionId,
+    request: &InferRequest,
+    takes_images: bool,
+) -> Result<InferRequest, NoAnswer> {
+    let journal = &**models.scribe.journal();
+    let failed = |error: JournalError| NoAnswer::Failed(error.to_string());
+    let shown = attach::shown(journal, request.clone(), takes_images)
+        .await
+        .map_err(failed)?;
+    if !takes_images {
+        return Ok(shown);
+    }
+    models
+        .pictures
+        .show(journal, session, shown)
+        .await
+        .map_err(failed)
+}
+
 /// One attempt: set aside and recorded before, settled and recorded after.
 #[expect(
     clippy::too_many_lines,
@@ -253,7 +276,6 @@ async fn once(
         Ok(set) => set,
         Err(error) => return Ok(Err(error)),
     };
-    let journal = &**models.scribe.journal();
     // Where the window is known, prompt and answer fit it together.
     let room = models.answer_room(place.thread.session, &spec.name, set.input_tokens);
     let mut request = InferRequest {
@@ -263,14 +285,8 @@ async fn once(
             0 => set.max_output_tokens.min(room),
             wanted => wanted.min(set.max_output_tokens).min(room),
         },
-        ..attach::shown(journal, request.clone(), takes_images)
-            .await
-            .map_err(|error| NoAnswer::Failed(error.to_string()))?
+        ..with_pictures(models, place.thread.session, request, takes_images).await?
     };
-    if takes_images {
-        let shown = models.pictures.show(journal, place.thread.session, request).await;
-        request = shown.map_err(|error| NoAnswer::Failed(error.to_string()))?;
-    }
     let mut limit_ms = set.reservation.amount.busy_ms;
     let asked = digest(&bytes);
     let open = match Open::begin(models, place, spec, attempt, asked, set).await {

@@ -180,11 +180,16 @@ impl ToolPictures {
             out.push(message);
         }
         place(&mut out, &mut behind);
-        out.retain(|message| !matches!(message, Message::User { text, images, .. } if text.is_empty() && images.is_empty()));
+        out.retain(|message| !is_place(message));
         out.reverse();
         request.messages = out;
         Ok(request)
     }
+}
+
+/// A message that was put in for pictures, and has none.
+fn is_place(message: &Message) -> bool {
+    matches!(message, Message::User { text, images, frame, .. } if text.is_empty() && images.is_empty() && frame.is_empty())
 }
 
 /// Puts the pictures of one run of results where the run ends.
@@ -192,9 +197,7 @@ fn place(out: &mut [Message], behind: &mut Vec<Image>) {
     if behind.is_empty() {
         return;
     }
-    let empty = out.iter_mut().rev().find(
-        |message| matches!(message, Message::User { text, images, .. } if text.is_empty() && images.is_empty()),
-    );
+    let empty = out.iter_mut().rev().find(|message| is_place(message));
     if let Some(Message::User { text, images, .. }) = empty {
         *images = std::mem::take(behind);
         *text = format!(

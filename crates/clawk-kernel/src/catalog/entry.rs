@@ -367,23 +367,8 @@ impl Entry {
         if let Some((argument, names)) = &self.names {
             say_names(&mut input_schema, argument, names);
         }
-        let of_server = self.spec.mcp_source.is_some() && self.spec.input_schema.is_none();
-        let validator = if of_server {
-            let read = self.served(ServedSchema::of_arguments(&input_schema), "input_schema")?;
-            input_schema = read.shown;
-            read.validator
-        } else {
-            self.compiled(&input_schema, "input_schema")?
-        };
-        let output = match (self.spec.output_schema.clone(), known.output_schema) {
-            (Some(schema), _) => Some((schema.clone(), self.compiled(&schema, "output_schema")?)),
-            (None, Some(schema)) if self.spec.mcp_source.is_some() => {
-                let read = self.served(ServedSchema::of_result(&schema), "output_schema")?;
-                Some((schema, read.validator))
-            }
-            (None, Some(schema)) => Some((schema.clone(), self.compiled(&schema, "output_schema")?)),
-            (None, None) => None,
-        };
+        let (input_schema, validator) = self.of_arguments(input_schema)?;
+        let output = self.of_result(known.output_schema)?;
         let description = self
             .spec
             .description
@@ -400,6 +385,37 @@ impl Entry {
             executor,
             own_category: known.category,
         }))
+    }
+
+    /// The schema of the arguments as models are shown it, and what checks them. A server's own may be odd; the manifest's may not.
+    fn of_arguments(&self, schema: Value) -> Result<(Value, jsonschema::Validator), CallError> {
+        let of_manifest = self
+            .spec
+            .input_schema
+            .as_ref()
+            .is_some_and(|own| !says_nothing(own));
+        if self.spec.mcp_source.is_none() || of_manifest {
+            let validator = self.compiled(&schema, "input_schema")?;
+            return Ok((schema, validator));
+        }
+        let read = self.served(ServedSchema::of_arguments(&schema), "input_schema")?;
+        Ok((read.shown, read.validator))
+    }
+
+    /// The schema of the result, the manifest's or the executor's, and what checks it.
+    fn of_result(&self, known: Option<Value>) -> Result<Option<(Value, jsonschema::Validator)>, CallError> {
+        let own = self.spec.output_schema.clone();
+        let of_server = own.is_none() && self.spec.mcp_source.is_some();
+        let Some(schema) = own.or(known) else {
+            return Ok(None);
+        };
+        let validator = if of_server {
+            self.served(ServedSchema::of_result(&schema), "output_schema")?
+                .validator
+        } else {
+            self.compiled(&schema, "output_schema")?
+        };
+        Ok(Some((schema, validator)))
     }
 
     fn compiled(&self, schema: &Value, name: &str) -> Result<jsonschema::Validator, CallError> {

@@ -151,12 +151,14 @@ impl<'a> Mend<'a> {
     fn schema(&mut self, given: &Value, at: &str, depth: usize) -> Value {
         let members = match given {
             Value::Object(members) if depth < MAX_DEPTH => members,
-            Value::Bool(_) => return given.clone(),
+            // Several vendors take no schema that is not an object.
+            Value::Bool(false) => return json!({"not": {}}),
+            Value::Bool(true) => return json!({}),
             Value::Object(_) => {
                 self.note(at, "the schema is too deep; nothing is checked from here on");
-                return json!(true);
+                return json!({});
             }
-            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => return json!(true),
+            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => return json!({}),
         };
         let mut out = Map::new();
         let mut lifted = Vec::new();
@@ -209,10 +211,11 @@ impl<'a> Mend<'a> {
             | "else"
             | "contains"
             | "propertyNames"
-            | "contentSchema" => {
-                let is_schema = value.is_object() || value.is_boolean();
-                is_schema.then(|| self.schema(value, at, depth + 1))
-            }
+            | "contentSchema" => match value {
+                Value::Bool(_) => Some(value.clone()),
+                Value::Object(_) => Some(self.schema(value, at, depth + 1)),
+                Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => None,
+            },
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => self.list(value, at, depth),
             "type" => self.types(value, at),
             "required" => self.required(value, at, depth),
@@ -268,6 +271,15 @@ impl<'a> Mend<'a> {
         for (key, schema) in all {
             if name == "patternProperties" && validator(&json!({"pattern": key})).is_err() {
                 self.note(at, "a pattern that can't be used is not checked");
+                continue;
+            }
+            // `required` one level too deep: it names members, and is none.
+            if let ("properties", "required", Value::Array(names)) = (name, key.as_str(), schema) {
+                let names = names
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .filter(|name| all.contains_key(*name));
+                lifted.extend(names.map(str::to_owned));
                 continue;
             }
             if name == "properties" && schema.get("required") == Some(&json!(true)) {

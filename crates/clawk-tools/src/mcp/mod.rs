@@ -121,6 +121,8 @@ impl McpTool {
 #[cfg(test)]
 mod asks;
 #[cfg(test)]
+mod shapes;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod tests;

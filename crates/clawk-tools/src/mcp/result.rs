@@ -210,6 +210,7 @@ impl Parts {
                 self.note(format!("[resource {uri}]"));
                 self.picture(blob, resource);
             }
+            (None, Some(blob)) if self.blob_text(&uri, blob) => {}
             (None, Some(blob)) => {
                 let mime = shown(mime);
                 self.note(format!(
@@ -219,6 +220,22 @@ impl Parts {
             }
             (None, None) => self.note(format!("[resource {uri}]")),
         }
+    }
+
+    /// A blob that is a text is read as one.
+    fn blob_text(&mut self, uri: &str, blob: &str) -> bool {
+        if blob.len() / 4 * 3 > self.text_left {
+            return false;
+        }
+        let bytes = STANDARD.decode(blob.trim()).ok(); // silent-ok: what is not base64 is noted as a blob
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()); // silent-ok: what is no text is noted as a blob
+        let is_plain = |text: &String| !text.contains(|c: char| c.is_control() && !c.is_whitespace());
+        let Some(text) = text.filter(is_plain) else {
+            return false;
+        };
+        self.note(format!("[resource {uri}]"));
+        self.text(&text);
+        true
     }
 
     fn link(&mut self, part: &Value) {

@@ -7,6 +7,7 @@ fn with(property: Value) -> Value {
 }
 
 /// A schema that a server sent, arguments that fit, and whether anything is said of it.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn shapes() -> Vec<(&'static str, Value, Value, bool)> {
     vec![
         ("null", Value::Null, json!({"a": 1}), false),
@@ -326,6 +327,18 @@ fn what_is_clear_still_holds() {
         let read = ServedSchema::of_arguments(&schema).expect("read");
         assert!(!read.validator.is_valid(&wrong), "{schema} takes {wrong}");
     }
+}
+
+#[test]
+fn required_one_level_too_deep_is_understood() {
+    let schema = json!({"type": "object", "properties": {"coin": {"type": "string"}, "required": ["coin", "gone"], "any": true}});
+    let read = ServedSchema::of_arguments(&schema).expect("read");
+    assert!(!read.validator.is_valid(&json!({})) && read.validator.is_valid(&json!({"coin": "x"})));
+    let shown = json!({"type": "object", "properties": {"coin": {"type": "string"}, "any": {}}, "required": ["coin"]});
+    assert_eq!(
+        read.shown, shown,
+        "every property is an object, as vendors want it"
+    );
 }
 
 #[test]

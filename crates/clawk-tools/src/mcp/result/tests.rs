@@ -69,6 +69,14 @@ fn every_part_is_read_or_noted() {
             "[resource without uri]",
         ),
         (
+            json!({"content": [{"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/plain", "blob": "dGhlIHdvcmQ="}}]}),
+            "[resource a://b]\nthe word",
+        ),
+        (
+            json!({"content": [{"type": "resource", "resource": {"uri": "a://b", "mimeType": "application/zip", "blob": "UEsDBAA="}}]}),
+            "8 bytes as base64]",
+        ),
+        (
             json!({"content": [{"type": "resource_link", "uri": "a://word", "name": 7}]}),
             "a://word",
         ),
