@@ -18,7 +18,7 @@ use crate::adapter::{Adapter, Attachment, Content};
 use crate::genuine::hex;
 use crate::inlet::{Inlet, harmless};
 use crate::kinds;
-use crate::shares::{ShareLimits, SharePermit, Shares};
+use crate::shares::{ShareGuard, ShareLimits, Shares};
 
 /// Attachments of one message that are looked at.
 const MAX_ATTACHMENTS: usize = 20;
@@ -77,7 +77,7 @@ impl<'a> Whose<'a> {
     }
 
     /// A turn to fetch this person's files.
-    async fn turn(&self, fetching: &Arc<Shares>) -> SharePermit {
+    async fn turn(&self, fetching: &Arc<Shares>) -> ShareGuard {
         match self {
             Self::Admins => fetching.take("", Some(Role::Admin)).await,
             Self::Others { sender, .. } => fetching.take(sender, None).await,

@@ -31,7 +31,7 @@ use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
-use crate::shares::{ShareLimits, SharePermit, Shares};
+use crate::shares::{ShareGuard, ShareLimits, Shares};
 use crate::state::{Came, State, Status};
 use crate::waiting::Shelf;
 
@@ -673,7 +673,7 @@ impl Inlet {
     }
 
     /// A place for a notice to a conversation. Of direct conversations most platforms use the person's id.
-    fn aside_place(&self, conversation: &str) -> Option<SharePermit> {
+    fn aside_place(&self, conversation: &str) -> Option<ShareGuard> {
         self.asides.try_take(conversation, self.gate.role(conversation))
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Shares {
 
 /// A place; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct SharePermit {
+pub(crate) struct ShareGuard {
     shares: Arc<Shares>,
     principal: String,
     is_admin: bool,
@@ -54,7 +54,7 @@ impl Shares {
     }
 
     /// A place for somebody, if there is one now.
-    pub(crate) fn try_take(self: &Arc<Self>, principal: &str, role: Option<Role>) -> Option<SharePermit> {
+    pub(crate) fn try_take(self: &Arc<Self>, principal: &str, role: Option<Role>) -> Option<ShareGuard> {
         let ShareLimits {
             total,
             each,
@@ -73,7 +73,7 @@ impl Shares {
             *taken.each.entry(principal.to_owned()).or_default() += 1;
         }
         drop(taken);
-        Some(SharePermit {
+        Some(ShareGuard {
             shares: Arc::clone(self),
             principal: principal.to_owned(),
             is_admin,
@@ -81,20 +81,20 @@ impl Shares {
     }
 
     /// Waits for a place.
-    pub(crate) async fn take(self: &Arc<Self>, principal: &str, role: Option<Role>) -> SharePermit {
+    pub(crate) async fn take(self: &Arc<Self>, principal: &str, role: Option<Role>) -> ShareGuard {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             // Before it is looked: what is freed in between is heard.
             freed.as_mut().enable();
-            if let Some(permit) = self.try_take(principal, role) {
-                return permit;
+            if let Some(guard) = self.try_take(principal, role) {
+                return guard;
             }
             freed.await;
         }
     }
 }
 
-impl Drop for SharePermit {
+impl Drop for ShareGuard {
     fn drop(&mut self) {
         let mut taken = self.shares.taken();
         taken.all = taken.all.saturating_sub(1);

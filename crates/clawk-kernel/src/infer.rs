@@ -457,7 +457,7 @@ async fn unpriced(
         estimated: false,
         inference_id,
         input_tokens: 0,
-        kind: kind_name(error.kind),
+        kind: error.kind.as_str(),
         output_tokens: 0,
         provider: &spec.name,
         reason: &error.message,
@@ -712,7 +712,7 @@ impl<'a> Open<'a> {
             estimated: spent.estimated,
             inference_id: self.id,
             input_tokens: spent.input_tokens,
-            kind: kind_name(error.kind),
+            kind: error.kind.as_str(),
             output_tokens: spent.output_tokens,
             provider: &self.spec.name,
             reason: &error.message,
@@ -772,23 +772,6 @@ fn spent_by(error: &ProviderError, passed: Usage, aside: Usage) -> Usage {
         None if came => aside,
         None if working => passed,
         told => told.unwrap_or_default(),
-    }
-}
-
-/// As serde writes it: a replay reads it back.
-const fn kind_name(kind: FaultKind) -> &'static str {
-    match kind {
-        FaultKind::Unreachable => "unreachable",
-        FaultKind::Timeout => "timeout",
-        FaultKind::RateLimited => "rate-limited",
-        FaultKind::ServerFault => "server-fault",
-        FaultKind::Cut => "cut",
-        FaultKind::Malformed => "malformed",
-        FaultKind::Auth => "auth",
-        FaultKind::Rejected => "rejected",
-        FaultKind::Unpriced => "unpriced",
-        FaultKind::ContextTooLong => "context-too-long",
-        FaultKind::Cancelled => "cancelled",
     }
 }
 

@@ -1,4 +1,6 @@
 //! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
+//!
+//! Long because it names every part of an agent once, in the order in which they need each other.
 
 mod agent;
 pub(crate) mod channels;

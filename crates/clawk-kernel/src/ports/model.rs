@@ -325,6 +325,24 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    /// The word in the record, as serde writes it: a replay reads it back.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Timeout => "timeout",
+            Self::RateLimited => "rate-limited",
+            Self::ServerFault => "server-fault",
+            Self::Cut => "cut",
+            Self::Malformed => "malformed",
+            Self::Auth => "auth",
+            Self::Rejected => "rejected",
+            Self::Unpriced => "unpriced",
+            Self::ContextTooLong => "context-too-long",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     /// The same attempt may succeed later.
     #[must_use]
     pub const fn retryable(self) -> bool {
