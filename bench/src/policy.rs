@@ -25,6 +25,7 @@ pub(crate) fn nanoseconds(rules: u32) -> Result<f64> {
     let arguments = Map::from_iter([("path".to_owned(), json!("src/main.rs"))]);
     let annotations = Map::new();
     let subject = Subject {
+        values: None,
         tool: &tool,
         labels: &labels,
         annotations: &annotations,

@@ -322,9 +322,7 @@ impl Models {
         let local = self.local(&spec.name);
         // Records of earlier versions fitted every provider's requests to the window of the first.
         let whose = if local.fits_turns { &spec.name } else { first };
-        // Text beside the newest words takes its place, too.
-        let beside = format!("{}{}", request.system, request.volatile);
-        let room = self.room(session, whose, (&beside, &request.tools));
+        let room = self.room(session, whose, (&request.system, &request.tools));
         let fitted = fit(&request.messages, room, |id| self.cuts.whole_of(session, id)).map_err(|error| {
             let bound = spec.limits.tokens_per_request.filter(|_| local.fits_turns);
             let bound = bound.map_or(String::new(), |most| format!(" (`tokens_per_request` is {most})"));

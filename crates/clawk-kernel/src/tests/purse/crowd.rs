@@ -42,7 +42,12 @@ impl Provider for Server {
     ) -> Later<'a, Result<Completion, ProviderError>> {
         Box::pin(async move {
             let n = self.asked.fetch_add(1, Ordering::SeqCst);
-            let input = u64::try_from(serde_json::to_vec(request).unwrap().len())
+            // The cache key is a parameter, and no part of the prompt.
+            let prompt = InferRequest {
+                cache_key: None,
+                ..request.clone()
+            };
+            let input = u64::try_from(serde_json::to_vec(&prompt).unwrap().len())
                 .unwrap()
                 .div_ceil(4);
             let most = input + request.max_output_tokens;
