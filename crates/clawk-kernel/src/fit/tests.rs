@@ -4,6 +4,7 @@ use clawk_proto::Digest;
 use serde_json::Map;
 
 use super::{ContextRoom, FittedContext, fit, total};
+use crate::author::Author;
 use crate::event::digest;
 use crate::ports::{Message, ToolUse};
 
@@ -12,6 +13,7 @@ fn user(text: &str) -> Message {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
+        author: Author::runtime(),
     }
 }
 
@@ -29,6 +31,7 @@ fn step(messages: &mut Vec<Message>, number: usize, calls: usize, bytes: usize) 
             call_id: id(at),
             text: "x".repeat(bytes),
             is_error: false,
+            from_tool: true,
         });
     }
 }
