@@ -149,6 +149,10 @@ mod tests {
     }
 
     #[tokio::test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "somebody who waits is a task of their own"
+    )]
     async fn who_waits_gets_the_place_that_is_freed() {
         let shares = Shares::new(LIMITS);
         let user = Some(Role::User);

@@ -230,14 +230,9 @@ impl Origin {
         .at_most(most)
     }
 
-    /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound. Where these are fewer,
-    /// its sender stays, too: a fork of somebody's turn recalls and keeps nothing of the owner's.
+    /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound.
     pub(crate) fn forked_by(self, by: &Self) -> Self {
-        if self.role < by.role {
-            self.said_again(by.role)
-        } else {
-            by.clone().at_most(self.role)
-        }
+        by.clone().at_most(self.role)
     }
 
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without

@@ -115,7 +115,7 @@ pub enum CallError {
         resets_at: Option<String>,
         /// The policy's rule whose limit it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        rule_id: Option<String>,
+        rule_id: Option<Box<str>>,
     },
     /// -32010.
     #[error("{0}")]

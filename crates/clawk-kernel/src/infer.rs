@@ -251,10 +251,6 @@ async fn with_pictures(
 }
 
 /// One attempt: set aside and recorded before, settled and recorded after.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one attempt from what is set aside to what is recorded, read downward"
-)]
 async fn once(
     models: &Models,
     place: Site<'_>,

@@ -129,6 +129,7 @@ pub(crate) struct Turn<'a> {
 ///
 /// # Errors
 /// The journal can't be written.
+#[expect(clippy::too_many_lines, reason = "one look into each store, read downward")]
 pub(crate) async fn before(
     calls: &Calls,
     turn: Turn<'_>,

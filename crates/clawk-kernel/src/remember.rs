@@ -288,6 +288,10 @@ impl Asked<'_> {
         Ok((format!("stored in `{}` as {id}{trust}", spec.name), facts))
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a question from its arguments to its answer, read downward"
+    )]
     async fn query(&self, cancel: &CancellationToken) -> Done {
         let QueryArgs { store, text, top_k } = self.args()?;
         let (spec, memory) = self.find(&store)?;

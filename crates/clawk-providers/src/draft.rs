@@ -353,7 +353,7 @@ fn state_of(
     calls: &[ToolUse],
 ) -> Option<Box<ProviderState>> {
     let owner = context.owner;
-    let wanted = !owner.host.is_empty() && !(parts.is_empty() && calls.is_empty());
+    let wanted = !(owner.host.is_empty() || parts.is_empty() && calls.is_empty());
     wanted.then(|| {
         Box::new(ProviderState {
             provider: owner.provider.to_owned(),

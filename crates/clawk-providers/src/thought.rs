@@ -245,7 +245,7 @@ impl ThoughtSplitter {
         let marks = ['`', '"', '\'', '“', '«', '(', '*'];
         let quoted = so_far.ends_with(marks) || behind.starts_with(['`', '"', '\'', '”', '»', ')', '*']);
         // `with </think> and`: a word of a sentence.
-        let spoken = so_far.ends_with(|c: char| c == ' ')
+        let spoken = so_far.ends_with(' ')
             && behind.starts_with([' ', '.', ',', ';', ':', '?'])
             && !so_far.trim_end().ends_with(['.', '!', '?']);
         !opened && !in_code && !quoted && !spoken

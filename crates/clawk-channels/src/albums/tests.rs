@@ -1,3 +1,8 @@
+#![expect(
+    clippy::disallowed_methods,
+    reason = "parts that come at the same time are tasks of their own"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -187,6 +187,7 @@ impl Line {
     }
 
     /// `false`: it is not kept and must come again.
+    #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
     async fn take(&self, inlet: &Inlet, event: Event) -> bool {
         // Another answers in this chat.
         if event.mode.as_deref() == Some("standby") {

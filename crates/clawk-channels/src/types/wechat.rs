@@ -242,6 +242,7 @@ impl Wechat {
     }
 
     /// `false`: it is not kept and must come again.
+    #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
     async fn take(&self, inlet: &Inlet, xml: &str) -> Result<bool, &'static str> {
         let Some(mut message) = wechat_xml::read(xml) else {
             return Err("the body is not a message");

@@ -252,6 +252,7 @@ async fn a_question_is_answered_by_speaking_to_the_bot() {
         };
         fake.says(&said(1, &fake.group(), "write a line".to_owned()))
             .await;
+        eprintln!("{} {frame}", fake.kind());
         let question = asked(&*fake).await;
         let text = format!("{frame}yes {}", code(&question));
         fake.says(&said(2, &question.conversation, text)).await;

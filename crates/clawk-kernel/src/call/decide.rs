@@ -56,7 +56,7 @@ impl Judged {
                 used: verdict.limit.map_or(0, |spent| spent.used),
                 wanted: 0,
                 resets_at: None,
-                rule_id: verdict.rule_id.as_deref().map(str::to_owned),
+                rule_id: verdict.rule_id.as_deref().map(Into::into),
             }),
             Effect::Deny => Err(denied(tool, &verdict, by)),
         }

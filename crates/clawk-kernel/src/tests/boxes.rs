@@ -94,14 +94,11 @@ async fn a_declared_tool_stands_for_all_of_its_servers() {
     let refused = ask(&rig, "srv-read", None, 1).await.unwrap_err();
     assert!(matches!(refused, CallError::Denied { .. }), "{refused:?}");
     assert!(rig.runner.runs().is_empty());
-    // Two tools of one name: none is called by it.
+    // A server's tool with the name of a declared one gets another name, and costs no other tool.
     spec["policies"][0]["rules"] = allow_all();
     spec["tools"] = json!([{"name": "srv", "mcp_source": {"uri": "stdio:///server"}}, {"name": "srv-read", "description": "d", "input_schema": {"type": "object"}}]);
     let rig = super::rig(spec);
     rig.runner.serves("srv", &["srv-read"]);
     let refused = ask(&rig, "srv-other", None, 1).await.unwrap_err();
-    assert!(
-        format!("{refused:?}").contains("two tools would be called"),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, CallError::UnknownTool { .. }), "{refused:?}");
 }

@@ -77,7 +77,7 @@ async fn a_trusted_tool_gives_no_address_that_it_was_asked_with() {
 }
 
 #[tokio::test]
-async fn under_trusting_a_page_that_the_person_named_is_fetched_in_a_conversation_with_foreign_text() {
+async fn under_trusting_an_address_that_the_person_named_is_not_asked_for_as_foreign() {
     let fetch = |url: &str| calls(&[("web-fetch", json!({"url": url}))]);
     for (url, is_asked) in [
         ("https://docs.example/guide", false),
@@ -90,8 +90,7 @@ async fn under_trusting_a_page_that_the_person_named_is_fetched_in_a_conversatio
         let kernel = rig.start().await;
         let said = format!("read {PAGE}, then https://docs.example/guide. Compare them.");
         let reasons = super::poison::said(&kernel, Door::Cli, &said).await;
-        assert_eq!(!reasons.is_empty(), is_asked, "{url}: {reasons:?}");
-        let ran = rig.runner.runs().iter().any(|(tool, _)| tool == "web-fetch");
-        assert_eq!(ran, !is_asked, "{url}");
+        let by_value = reasons.iter().any(|reason| reason.contains("Not every value"));
+        assert_eq!(by_value, is_asked, "{url}: {reasons:?}");
     }
 }

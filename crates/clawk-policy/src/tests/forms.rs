@@ -471,6 +471,7 @@ fn a_rule_may_ask_what_the_context_was_made_of() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn a_rule_may_ask_where_a_value_came_from() {
     let mut values = crate::ValueSources::default();
     values.add_person("Send the report to ann@corp.example and 50 to Bob");

@@ -133,7 +133,7 @@ fn events() -> impl Strategy<Value = Vec<String>> {
 
 fn streamed(dialect: Dialect, bytes: &[u8], size: usize) -> (Draft, Result<(), Fault>) {
     let mut draft = match dialect {
-        Dialect::OpenAi | Dialect::Responses => Draft::with_thoughts(size % 2 == 0),
+        Dialect::OpenAi | Dialect::Responses => Draft::with_thoughts(size.is_multiple_of(2)),
         Dialect::Anthropic => Draft::default(),
     };
     let mut decoder = Decoder::new(1 << 20);

@@ -34,6 +34,7 @@ fn check(rows: &[(u16, &str, Option<RefusalCause>)]) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn a_conversation_that_is_too_long_is_known_in_every_vendors_words() {
     check(&[
         // OpenAI, Azure, DeepSeek, OpenRouter
@@ -237,6 +238,7 @@ fn a_conversation_that_is_too_long_is_known_in_every_vendors_words() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn a_parameter_that_is_refused_is_known_by_its_name() {
     check(&[
         // OpenAI, Azure
@@ -380,6 +382,7 @@ fn a_parameter_that_is_refused_is_known_by_its_name() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn roles_ids_and_the_responses_api_are_known() {
     use RefusalCause::{CallIds, ResponsesApi, Roles};
     check(&[

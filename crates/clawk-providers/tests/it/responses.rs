@@ -163,7 +163,11 @@ async fn requests_have_the_agreed_form() {
             false,
         ),
     ] {
-        let server = Server::start(vec![Reply::Bytes(whole(&response("completed", &[text.clone()])))]).await;
+        let server = Server::start(vec![Reply::Bytes(whole(&response(
+            "completed",
+            std::slice::from_ref(&text),
+        )))])
+        .await;
         let address = format!("http://127.0.0.1:{}{base}", server.port);
         let mut spec = spec("openai-compatible", &address, false);
         spec["auth"]["type"] = "api-key-header".into();

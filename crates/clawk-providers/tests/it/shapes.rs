@@ -53,6 +53,7 @@ fn piece(index: Value, id: Value, name: Value, arguments: Value) -> Value {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 async fn two_calls_are_two_calls_in_every_shape() {
     const N: Value = Value::Null;
     let (a, b) = (r#"{"n":1}"#, r#"{"n":2}"#);
@@ -275,6 +276,7 @@ async fn the_same_tool_twice_is_two_calls_and_no_arguments_are_none() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 async fn an_answer_is_read_in_every_frame() {
     let pieces = [
         chunk(json!({ "role": "assistant", "content": "" })),
@@ -464,6 +466,7 @@ async fn words_come_in_parts_halves_and_between_tags() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 async fn errors_in_the_place_of_an_answer_are_told() {
     let sse = "text/event-stream";
     let json_kind = "application/json";

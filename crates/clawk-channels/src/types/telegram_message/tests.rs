@@ -89,6 +89,7 @@ fn what_is_no_text_becomes_words() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn what_is_answered_and_passed_on_has_its_author() {
     let bot = json!({"message_id": 4, "chat": {"id": -5, "type": "supergroup"}, "from": {"id": ME, "is_bot": true, "first_name": "Bot"}, "text": "it costs forty"});
     let own = json!({"message_id": 4, "chat": {"id": -5, "type": "supergroup"}, "from": {"id": 77, "first_name": "Ann"}, "text": "mine"});

@@ -3,6 +3,7 @@ use serde_json::json;
 use super::{Moves, TelegramRefusal, refusal};
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn every_refusal_has_its_cure() {
     use TelegramRefusal::{Final, Markup, NotModified, Other, RepliedGone, ThreadGone};
     let table = [

@@ -18,6 +18,7 @@ fn read(result: &Value) -> (String, bool, usize) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn every_part_is_read_or_noted() {
     let word = json!({"type": "text", "text": "word"});
     let shapes = [
