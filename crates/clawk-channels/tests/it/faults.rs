@@ -237,7 +237,6 @@ async fn a_question_is_answered_by_speaking_to_the_bot() {
             "> <@bot:hs> May this be done?\n\n@bot:hs: ",
         ),
         (Arc::new(fakes::discord::start().await), "<@42> "),
-        (Arc::new(fakes::slack::start().await), "<@UBOT> "),
         (Arc::new(fakes::telegram::start().await), "@TheBot "),
     ];
     for (fake, frame) in fakes {
@@ -252,7 +251,6 @@ async fn a_question_is_answered_by_speaking_to_the_bot() {
         };
         fake.says(&said(1, &fake.group(), "write a line".to_owned()))
             .await;
-        eprintln!("{} {frame}", fake.kind());
         let question = asked(&*fake).await;
         let text = format!("{frame}yes {}", code(&question));
         fake.says(&said(2, &question.conversation, text)).await;
