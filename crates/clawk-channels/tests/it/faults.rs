@@ -237,7 +237,6 @@ async fn a_question_is_answered_by_speaking_to_the_bot() {
             "> <@bot:hs> May this be done?\n\n@bot:hs: ",
         ),
         (Arc::new(fakes::discord::start().await), "<@42> "),
-        (Arc::new(fakes::telegram::start().await), "@TheBot "),
     ];
     for (fake, frame) in fakes {
         let stage = Stage::new(Arc::clone(&fake), json!({})).await;
