@@ -130,6 +130,11 @@ impl Author {
         known && (vouched || self.role < Role::Admin) && taint::bare(origin) == own()
     }
 
+    /// Somebody who types at the terminal of this machine, or pipes text into the program.
+    pub(crate) fn is_at_terminal(&self) -> bool {
+        self.kind == AuthorKind::Person && self.door == Door::Cli.name()
+    }
+
     /// Who it is, for people: `ann on slack (user)`.
     pub(crate) fn words(&self) -> String {
         match self.kind {

@@ -236,10 +236,13 @@ impl Origin {
     }
 
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
-    /// a role is only repeated by those. Versions that recorded no kind of author judged no author.
-    pub(crate) fn replayed(mut came: Came) -> Self {
+    /// a role is only repeated by those. `judged`: a version that judges authors went on with the session; where none did, a message
+    /// without a kind of author had no author to judge.
+    pub(crate) fn replayed(mut came: Came, judged: bool) -> Self {
         let then = came.role.is_none().then_some(Role::Admin);
-        came.author_kind = came.author_kind.or(Some(AuthorKind::Runtime));
+        if !judged {
+            came.author_kind = came.author_kind.or(Some(AuthorKind::Runtime));
+        }
         let origin = Self::recorded(came);
         Self {
             role: then.unwrap_or(origin.role),

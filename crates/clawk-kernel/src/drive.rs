@@ -36,6 +36,7 @@ use crate::error::CallError;
 use crate::event::{MessageResumed, Thread, TurnStopped, kind};
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
+use crate::message_frame;
 use crate::notice::{Notice, Stop};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
@@ -249,7 +250,7 @@ impl Run<'_> {
     async fn ask_model(&self, turn: &Turn, cancel: &CancellationToken) -> Event {
         let tools = self.offers().await;
         let messages = turn.messages().to_vec();
-        let request = InferRequest {
+        let mut request = InferRequest {
             system: self.prompt(),
             messages,
             tools,
@@ -257,6 +258,7 @@ impl Run<'_> {
             volatile: self.volatile.clone(),
             ..InferRequest::default()
         };
+        message_frame::move_first_frame(&mut request);
         let place = infer::Site {
             thread: self.thread,
             turn: self.turn_id,

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use crate::author;
 use crate::door::Door;
-use crate::ports::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
+use crate::ports::{InferRequest, Message, MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 use crate::recall::escaped;
 use crate::time::Timestamp;
 
@@ -168,6 +168,22 @@ pub fn join_frame<'a>(frame: &str, words: &'a str) -> Cow<'a, str> {
         (false, true) => Cow::Owned(frame.to_owned()),
         (false, false) => Cow::Owned(format!("{frame}\n{}", guard_marks(words))),
     }
+}
+
+/// Moves the frame of a conversation's first message into the system prompt, before what changes from turn to turn, where the message
+/// came from a terminal. What a person types or pipes there then reaches the model as it is.
+pub(crate) fn move_first_frame(request: &mut InferRequest) {
+    let Some(Message::User { frame, author, .. }) = request.messages.first_mut() else {
+        return;
+    };
+    if frame.is_empty() || !author.is_at_terminal() {
+        return;
+    }
+    let (frame, volatile) = (std::mem::take(frame), request.volatile.as_str());
+    request.system = match request.system.strip_suffix(volatile) {
+        Some(stable) if !volatile.is_empty() => format!("{}\n\n{frame}\n\n{volatile}", stable.trim_end()),
+        Some(_) | None => format!("{}\n\n{frame}", request.system),
+    };
 }
 
 /// Takes the meaning from what looks like a mark of a frame: its `<` becomes `&lt;`, also where invisible characters or spaces stand in

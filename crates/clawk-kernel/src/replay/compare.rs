@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Divergence;
+use super::{Divergence, tape};
 use crate::carp;
 use crate::event::kind;
 use crate::ports::Recorded;
@@ -104,6 +104,7 @@ struct Place {
 }
 
 pub(super) fn compare(then: &[Recorded], now: &[Recorded]) -> (u64, u64, Option<Divergence>) {
+    let judged = tape::first_judged(then).unwrap_or(u64::MAX);
     let (then, now) = (Side::of(then), Side::of(now));
     let resolved = then.resolutions.values().map(Vec::len).sum::<usize>();
     let compared = then.spans.iter().map(Vec::len).sum::<usize>() + resolved;
@@ -114,7 +115,7 @@ pub(super) fn compare(then: &[Recorded], now: &[Recorded]) -> (u64, u64, Option<
             then.spans.get(at).unwrap_or(&empty),
             now.spans.get(at).unwrap_or(&empty),
         );
-        found.extend(first_difference(pair.0, pair.1));
+        found.extend(first_difference(pair.0, pair.1, judged));
     }
     let goals: BTreeSet<&String> = then.resolutions.keys().chain(now.resolutions.keys()).collect();
     for goal in goals {
@@ -122,7 +123,7 @@ pub(super) fn compare(then: &[Recorded], now: &[Recorded]) -> (u64, u64, Option<
             then.resolutions.get(goal).unwrap_or(&empty),
             now.resolutions.get(goal).unwrap_or(&empty),
         );
-        found.extend(first_difference(pair.0, pair.1));
+        found.extend(first_difference(pair.0, pair.1, judged));
     }
     let first = found.into_iter().min_by_key(|divergence| divergence.sequence);
     (u64::try_from(compared).unwrap_or(u64::MAX), then.skipped, first)
@@ -284,7 +285,12 @@ fn reduce(value: &mut Value, ids: &mut HashMap<Uuid, u64>) {
     }
 }
 
-fn first_difference(then: &[(&Recorded, Value)], now: &[(&Recorded, Value)]) -> Option<Divergence> {
+/// `judged`: from this place on, the record knows of authors.
+fn first_difference(
+    then: &[(&Recorded, Value)],
+    now: &[(&Recorded, Value)],
+    judged: u64,
+) -> Option<Divergence> {
     for at in 0..then.len().max(now.len()) {
         let (was, is) = (then.get(at), now.get(at));
         let (event, detail) = match (was, is) {
@@ -300,7 +306,11 @@ fn first_difference(then: &[(&Recorded, Value)], now: &[(&Recorded, Value)]) -> 
                 });
             }
             (Some((event, payload)), Some((other, again))) => {
-                match difference(event, payload, other, again) {
+                let lacks: &[&str] = match event.sequence < judged {
+                    true => &["author_kind", "taint"],
+                    false => &[],
+                };
+                match difference((event, payload), (other, again), lacks) {
                     Some(detail) => (*event, detail),
                     None => continue,
                 }
@@ -315,7 +325,12 @@ fn first_difference(then: &[(&Recorded, Value)], now: &[(&Recorded, Value)]) -> 
     None
 }
 
-fn difference(event: &Recorded, payload: &Value, other: &Recorded, again: &Value) -> Option<String> {
+/// `lacks`: members that the record's version did not know; where it has none, the replay's are not compared.
+fn difference(
+    (event, payload): (&Recorded, &Value),
+    (other, again): (&Recorded, &Value),
+    lacks: &[&str],
+) -> Option<String> {
     if event.kind != other.kind {
         return Some(format!("the replay has `{}` {again} in its place", other.kind));
     }
@@ -328,6 +343,7 @@ fn difference(event: &Recorded, payload: &Value, other: &Recorded, again: &Value
     let key = was
         .keys()
         .chain(is.keys())
+        .filter(|key| was.contains_key(*key) || !lacks.contains(&key.as_str()))
         .find(|key| was.get(*key) != is.get(*key))?;
     let side = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
     let hint = if key == "request_hash" && event.kind == kind::PROVIDER_COMPLETED {

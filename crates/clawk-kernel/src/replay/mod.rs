@@ -120,6 +120,8 @@ pub async fn prompts(tape: Tape, context_dir: &Path) -> Result<Vec<Prompt>, Repl
     let prompt = |request: InferRequest| {
         let request = InferRequest {
             max_output_tokens: 0,
+            // Set behind the digest, like the bound.
+            cache_key: None,
             ..request
         };
         Prompt {

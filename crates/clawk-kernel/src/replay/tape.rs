@@ -117,6 +117,14 @@ pub(super) enum Input {
     },
 }
 
+/// The place of the first message whose kind of author is recorded; earlier versions recorded none.
+pub(super) fn first_judged(events: &[Recorded]) -> Option<u64> {
+    let judged = |event: &&Recorded| {
+        event.kind == kind::MESSAGE_ACCEPTED && text(&payload(event), "author_kind").is_some()
+    };
+    events.iter().find(judged).map(|event| event.sequence)
+}
+
 impl Tape {
     /// What of earlier sessions bears on this one: standing grants, tokens spent on the same day.
     pub const BEFORE: [&str; 4] = [
@@ -152,6 +160,7 @@ impl Tape {
         // A version that recorded no role of a session gave it an admin's.
         let role = text(&payload(first), "role")
             .map_or(Role::Admin, |role| Role::parse(&role).unwrap_or(Role::Viewer));
+        let judged = first_judged(&events).is_some();
         let mut inputs: Vec<Given> = Vec::new();
         let mut turns = 0;
         let mut attached = Vec::new();
@@ -193,7 +202,7 @@ impl Tape {
                     let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
                     // silent-ok: a payload of ours always reads
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
-                    let origin = Origin::replayed(came);
+                    let origin = Origin::replayed(came, judged);
                     let said = Incoming {
                         text: said,
                         images: std::mem::take(&mut attached),

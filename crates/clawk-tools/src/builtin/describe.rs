@@ -134,7 +134,8 @@ fn memory(builtin: Builtin) -> Row {
             "memory",
             writes,
             json!({"store": store, "content": {"type": ["string", "object"], "description": "What to remember"},
-                   "key": {"type": "string", "description": "Its key, where the store has keys; a later entry with the same key replaces it"}}),
+                   "key": {"type": "string", "description": "Its key, where the store has keys; a later entry with the same key replaces it"},
+                   "version": {"type": "integer", "minimum": 0, "description": "In the store that a swarm shares: the version that you have read, 0 for a new key"}}),
             json!(["store", "content"]),
         ),
         Builtin::MemoryForget => (

@@ -34,7 +34,7 @@ const TOOLS: &str = r#"  tools:
         name: online
         level: process
         capabilities:
-          network: { mode: allowlist, allowed_hosts: ["127.0.0.1"] }
+          network: { mode: allowlist, allowed_hosts: [PAGE, ORDERS] }
   policies: [./ready.yaml]
   memory:
     inline:
@@ -71,7 +71,15 @@ fn world(scenes: &str) -> World {
         ready.replacen(last, &format!("{OWN_ORDERS}{last}"), 1),
     )
     .unwrap();
-    agent.may(&TOOLS.replace("WORK", agent.path("work").to_str().unwrap()));
+    let (page, orders) = (page(), Counter::start(None));
+    let host = page.trim_start_matches("http://").trim_end_matches("/page");
+    let shop = orders.url.trim_start_matches("http://").trim_end_matches('/');
+    let tools = TOOLS.replace("WORK", agent.path("work").to_str().unwrap());
+    agent.may(
+        &tools
+            .replace("PAGE", &format!("\"{host}\""))
+            .replace("ORDERS", &format!("\"{shop}\"")),
+    );
     let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
     let named = "autonomy: autonomous";
     let files = "autonomy: autonomous, context_files: { memory: work/MEMORY.md }";
@@ -82,9 +90,6 @@ fn world(scenes: &str) -> World {
         "# My own notes\n\nThe garden needs water on Friday.\n",
     )
     .unwrap();
-    let page = page();
-    let orders = Counter::start(None);
-    let host = page.trim_start_matches("http://").trim_end_matches("/page");
     std::fs::write(
         agent.path("clawk.toml"),
         format!(
