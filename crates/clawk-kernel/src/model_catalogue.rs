@@ -192,7 +192,7 @@ impl ModelCatalogue {
         })
     }
 
-    /// A warning where a model is shut down within [`WARN_DAYS`] days, or has been.
+    /// A warning where a model is shut down within 60 days, or has been.
     #[must_use]
     pub fn shutdown_warning(&self, model: &str, now: Timestamp) -> Option<String> {
         let (name, facts) = self.named(model)?;
