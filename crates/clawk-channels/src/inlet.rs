@@ -31,6 +31,7 @@ use crate::gate::{Gate, NOBODY, Verdict};
 use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
+use crate::sealed_file::FileSeal;
 use crate::shares::{ShareGuard, ShareLimits, Shares};
 use crate::state::{Came, State, Status};
 use crate::waiting::Shelf;
@@ -116,6 +117,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) facts: Arc<Vec<ChannelFact>>,
     pub(crate) cursor: Cursor,
+    pub(crate) seal: FileSeal,
     pub(crate) files: Files,
     pub(crate) questions: Arc<Questions>,
     pub(crate) tasks: TaskTracker,
@@ -131,6 +133,7 @@ impl Inlet {
             clock,
             facts,
             cursor,
+            seal,
             files,
             questions,
             tasks,
@@ -143,7 +146,7 @@ impl Inlet {
             adapter: OnceLock::new(),
             writing: Arc::default(),
             reactions: Arc::default(),
-            shelf: Arc::new(Shelf::new(cursor.folder(), &channel.name)),
+            shelf: Arc::new(Shelf::new(cursor.folder(), &channel.name, seal)),
             recorded: tokio::sync::Notify::new(),
             answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),

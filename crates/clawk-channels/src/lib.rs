@@ -68,6 +68,7 @@ mod state;
 mod cursor;
 mod details;
 mod direct;
+mod sealed_file;
 
 mod service;
 

@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -16,10 +17,12 @@ use crate::adapter::{Attachment, Incoming};
 use crate::config::ChannelConfig;
 use crate::genuine::hex;
 use crate::inlet::{Inlet, Taken};
+use crate::service::Parts;
 
 /// Characters of an event that the model reads.
 const MAX_EVENT: usize = 64 << 10;
-/// Events in a channel's folder of dead letters; beyond, an event is recorded and not kept.
+/// Events in a channel's folder of dead letters, and in the record in one run of an encrypted agent; beyond, an event is recorded and not
+/// kept.
 const MAX_DEAD: usize = 1_000;
 /// Bytes of an event that are kept as a dead letter.
 const MAX_DEAD_BYTES: usize = 1 << 20;
@@ -49,14 +52,16 @@ pub(crate) enum Begun {
 pub(crate) struct Runs {
     places: usize,
     prompt: String,
-    dead: PathBuf,
+    /// `None`: in an encrypted state, dead letters are contents of the record.
+    dead: Option<PathBuf>,
+    recorded: AtomicUsize,
     running: Mutex<Vec<String>>,
     free: Notify,
 }
 
 impl Runs {
-    /// `dead` is the folder of this channel's dead letters.
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, dead: PathBuf) -> Self {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Self {
+        let dead = parts.folder.join(format!("{}.dead", channel.name));
         // A trigger's own adapter refuses a channel without one; only its number of runs is read here.
         let most = channel
             .trigger
@@ -71,7 +76,8 @@ impl Runs {
         Self {
             places: usize::try_from(most).unwrap_or(usize::MAX),
             prompt,
-            dead,
+            dead: parts.vault.is_none().then_some(dead),
+            recorded: AtomicUsize::new(0),
             running: Mutex::default(),
             free: Notify::new(),
         }
@@ -202,7 +208,8 @@ impl Runs {
         self.free.notify_one();
     }
 
-    /// Puts an event that can't be read into the channel's folder of dead letters, and on the record. The source may forget it.
+    /// Puts an event that can't be read into the channel's folder of dead letters, and on the record. The source may forget it. In an
+    /// encrypted state it is the record's content: `clawk trace show --content DIGEST` shows it.
     ///
     /// # Errors
     /// It could not be kept: the source must not forget it.
@@ -214,7 +221,10 @@ impl Runs {
         reason: &str,
     ) -> Result<(), String> {
         let digest = hex(&Sha256::digest(raw));
-        let (folder, data) = (self.dead.clone(), raw.slice(..raw.len().min(MAX_DEAD_BYTES)));
+        let data = raw.slice(..raw.len().min(MAX_DEAD_BYTES));
+        let Some(folder) = self.dead.clone() else {
+            return self.record_dead(inlet, id, data, reason).await;
+        };
         let name = digest.clone();
         let kept = tokio::task::spawn_blocking(move || -> std::io::Result<bool> {
             std::fs::create_dir_all(&folder)?;
@@ -241,6 +251,23 @@ impl Runs {
             "; the folder of dead letters is full".to_owned()
         };
         recorded(inlet, id, "dead-letter", Some(format!("{reason}{place}"))).await
+    }
+
+    /// The same in an encrypted state.
+    async fn record_dead(&self, inlet: &Inlet, id: &str, data: Bytes, reason: &str) -> Result<(), String> {
+        if self.recorded.fetch_add(1, Ordering::Relaxed) >= MAX_DEAD {
+            let reason = format!("{reason}; too many dead letters in this run to keep it");
+            return recorded(inlet, id, "dead-letter", Some(reason)).await;
+        }
+        let digest = hex(&Sha256::digest(&data));
+        let fact = ChannelFact::Run {
+            channel: inlet.channel().name.clone(),
+            what: "dead-letter".to_owned(),
+            run: id.to_owned(),
+            reason: Some(format!("{reason}; kept as {digest}")),
+        };
+        let done = inlet.kernel().record_channel_event(&fact, data.to_vec()).await;
+        done.map_err(|error| error.to_string())
     }
 }
 

@@ -34,6 +34,7 @@ use crate::outlet::Outlet;
 use crate::pairing::{Guesses, Pending};
 use crate::questions::{Lanes, Questions};
 use crate::schedules::{Schedules, Wanted};
+use crate::sealed_file::{FileSeal, seal_channel_files};
 use crate::state::{Report, State};
 use crate::types;
 
@@ -181,6 +182,7 @@ impl Channels {
         let questions = Arc::new(questions);
         let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
         let channels = parts.kernel.manifest().channels.clone();
+        seal_old_files(&parts);
         let mut made = HashMap::new();
         for channel in &channels {
             let inlet = Arc::new(Inlet::new(inlet::Parts {
@@ -191,6 +193,7 @@ impl Channels {
                 clock: Arc::clone(&parts.clock),
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
+                seal: FileSeal::new(parts.vault.clone()),
                 files: files(&parts, channel),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
@@ -551,6 +554,15 @@ fn proofs(channels: &[Channel], secrets: &Resolver) -> HashMap<String, Secret> {
         Some((channel.name.clone(), secret))
     });
     proofs.collect()
+}
+
+/// Files of channels from before the encryption are sealed now.
+fn seal_old_files(parts: &Parts) {
+    if let Some(vault) = &parts.vault
+        && let Err(error) = seal_channel_files(&parts.folder, vault, false)
+    {
+        tracing::error!(%error, "files of channels from before the encryption can't be sealed");
+    }
 }
 
 /// Where a channel's files go.

@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::adapter::{Attachment, Content, Incoming};
 use crate::genuine::hex;
+use crate::sealed_file::FileSeal;
 
 /// Messages of one channel that wait; the next one is taken with its recording as a file.
 const MOST: usize = 256;
@@ -64,19 +65,25 @@ pub(crate) struct Waiting {
 
 /// The messages of one channel.
 #[derive(Debug)]
-pub(crate) struct Shelf(PathBuf);
+pub(crate) struct Shelf {
+    folder: PathBuf,
+    seal: FileSeal,
+}
 
 impl Shelf {
     /// Beside the channel's cursor.
-    pub(crate) fn new(folder: &Path, channel: &str) -> Self {
+    pub(crate) fn new(folder: &Path, channel: &str, seal: FileSeal) -> Self {
         let name = hex(Sha256::digest(channel.as_bytes()).get(..8).unwrap_or_default());
-        Self(folder.join(format!("{name}.recordings")))
+        Self {
+            folder: folder.join(format!("{name}.recordings")),
+            seal,
+        }
     }
 
     fn path(&self, incoming: &Incoming) -> Option<PathBuf> {
         let id = incoming.ids.first()?;
         let digest = hex(&Sha256::digest(id.as_bytes()));
-        Some(self.0.join(format!("{digest}.{KIND}")))
+        Some(self.folder.join(format!("{digest}.{KIND}")))
     }
 
     pub(crate) fn waits(&self, incoming: &Incoming) -> bool {
@@ -91,8 +98,8 @@ impl Shelf {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&self.0)?;
-        if waiting.words.is_none() && fs::read_dir(&self.0)?.count() >= MOST {
+            .create(&self.folder)?;
+        if waiting.words.is_none() && fs::read_dir(&self.folder)?.count() >= MOST {
             return Ok(false);
         }
         let fresh = path.with_extension("new");
@@ -102,16 +109,17 @@ impl Shelf {
             .truncate(true)
             .mode(0o600)
             .open(&fresh)?;
-        file.write_all(&serde_json::to_vec(&kept(waiting)).map_err(io::Error::other)?)?;
+        let bytes = serde_json::to_vec(&kept(waiting)).map_err(io::Error::other)?;
+        file.write_all(&self.seal.close(&path, bytes)?)?;
         file.sync_all()?;
         fs::rename(&fresh, &path)?;
-        File::open(&self.0)?.sync_all()?;
+        File::open(&self.folder)?.sync_all()?;
         Ok(true)
     }
 
     /// Those that wait, in the order in which they came.
     pub(crate) fn pending(&self) -> io::Result<Vec<Waiting>> {
-        let found = match fs::read_dir(&self.0) {
+        let found = match fs::read_dir(&self.folder) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -120,7 +128,8 @@ impl Shelf {
         for entry in found {
             let path = entry?.path();
             if path.extension().and_then(|kind| kind.to_str()) == Some(KIND) {
-                let kept = serde_json::from_slice::<Kept>(&fs::read(&path)?).map_err(io::Error::other);
+                let kept = self.seal.open(&path, fs::read(&path)?);
+                let kept = kept.and_then(|kept| serde_json::from_slice(&kept).map_err(io::Error::other));
                 match kept.and_then(waiting) {
                     Ok(waiting) => all.push(waiting),
                     Err(error) => tracing::error!(%error, "a message with a recording can't be read"),
@@ -217,13 +226,13 @@ fn waiting(kept: Kept) -> io::Result<Waiting> {
 mod tests {
     use clawk_kernel::Role;
 
-    use super::{Shelf, Waiting};
+    use super::{FileSeal, Shelf, Waiting};
     use crate::adapter::{Attachment, Content, Incoming};
 
     #[test]
     fn what_waits_is_found_again_as_it_was_in_its_order() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(folder.path(), "chat");
+        let shelf = Shelf::new(folder.path(), "chat", FileSeal::default());
         let message = |id: &str, at: i64| Waiting {
             incoming: Incoming {
                 ids: vec![id.to_owned(), "second".to_owned()],
@@ -250,7 +259,9 @@ mod tests {
         };
         assert!(shelf.keep(&message("../b", 2)).unwrap());
         assert!(shelf.keep(&message("a", 1)).unwrap());
-        let mut again = Shelf::new(folder.path(), "chat").pending().unwrap();
+        let mut again = Shelf::new(folder.path(), "chat", FileSeal::default())
+            .pending()
+            .unwrap();
         assert_eq!(again.len(), 2);
         assert_eq!(again[0].incoming, message("a", 1).incoming);
         assert_eq!(again[1].role, Role::User);
@@ -267,6 +278,11 @@ mod tests {
             ..message("", 3)
         };
         assert!(!shelf.keep(&nameless).unwrap());
-        assert!(Shelf::new(folder.path(), "other").pending().unwrap().is_empty());
+        assert!(
+            Shelf::new(folder.path(), "other", FileSeal::default())
+                .pending()
+                .unwrap()
+                .is_empty()
+        );
     }
 }

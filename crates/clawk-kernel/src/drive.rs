@@ -33,7 +33,7 @@ use crate::checkpoint::Saver;
 use crate::claims;
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::{MessageResumed, Thread, TurnStopped, kind};
+use crate::event::{ChainText, EventWords, MessageResumed, Thread, TurnStopped, WordField, kind};
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
 use crate::message_frame;
@@ -215,13 +215,16 @@ impl Run<'_> {
     /// The loop guard's word, in the trace.
     fn note_stop(&self, turn: &Turn) {
         let Some(stopped) = turn.stopped() else { return };
+        let words = EventWords::new(WordField::Reason, &stopped.reason);
         let payload = TurnStopped {
             guard: stopped.guard,
-            reason: &stopped.reason,
+            reason: ChainText::code(stopped.guard),
             turn: self.turn_id,
+            words_hash: Some(words.digest()),
         };
         let scribe = &self.calls.scribe;
         let draft = scribe.entry(&self.thread, kind::TURN_STOPPED, &payload);
+        let draft = draft.words(words);
         if let Err(error) = scribe.submit(vec![draft]) {
             tracing::warn!(%error, "a turn's stop could not be recorded");
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{EffectResolved, Scribe, Thread, kind};
+use crate::event::{EffectResolved, EventWords, Scribe, Thread, kind, stand_in};
 use crate::ports::{EffectChange, Journal, JournalError, OpenEffect};
 use crate::time::Clock;
 
@@ -302,6 +302,8 @@ pub(crate) async fn resolve_one(
     if !scribe.journal().open_effects().await?.contains(effect) {
         return Ok(false);
     }
+    let words = EventWords::of_reason(reason);
+    let (reason, words_hash) = stand_in(words.as_ref());
     let payload = EffectResolved {
         action_id: &effect.tool,
         by,
@@ -309,13 +311,16 @@ pub(crate) async fn resolve_one(
         outcome: outcome.word(),
         reason,
         request_id: effect.request_id.as_str(),
+        words_hash,
     };
     let thread = Thread {
         session: effect.session,
         span: scribe.clock().uuid(),
         parent: Some(effect.session.0),
     };
-    let draft = scribe.entry(&thread, kind::EFFECT_RESOLVED, &payload);
+    let draft = scribe
+        .entry(&thread, kind::EFFECT_RESOLVED, &payload)
+        .words(words);
     let change = EffectChange::Resolved {
         request_id: effect.request_id.clone(),
         session: effect.session,

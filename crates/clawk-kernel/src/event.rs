@@ -26,6 +26,9 @@ use crate::time::{Clock, Timestamp};
 const PAGE: usize = 1000;
 
 pub mod kind;
+pub(crate) mod words;
+
+pub(crate) use words::{ChainText, EventWords, WordField, stand_in};
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 const fn is_zero(count: &usize) -> bool {
@@ -69,7 +72,10 @@ payloads! {
     /// `ckp.client.called`.
     ClientCalled<'a> { call_hash: Digest, call_id: &'a str, tool: &'a str, turn: Uuid }
     /// `ckp.message.refused`.
-    MessageRefused<'a> { door: &'a str, message_id: Uuid, reason: &'a str, size_bytes: u64 }
+    MessageRefused<'a> {
+        door: &'a str, message_id: Uuid, reason: ChainText, size_bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
+    }
     /// `ckp.message.answered`.
     MessageAnswered<'a> {
         #[serde(skip_serializing_if = "std::ops::Not::not")] could_act: bool,
@@ -83,13 +89,17 @@ payloads! {
     /// `ckp.conversation.cleared`.
     ConversationCleared<'a> { by: &'a str, messages: usize }
     /// `ckp.message.dead`.
-    MessageDead<'a> { message_id: Uuid, reason: &'a str, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str> }
+    MessageDead<'a> {
+        message_id: Uuid, reason: ChainText, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
+    }
     /// `ckp.delivery.started`.
     DeliveryStarted<'a> { attempt: u32, channel: &'a str, message_id: Uuid, repeat: bool }
     /// `ckp.delivery.ended`.
     DeliveryEnded<'a> {
         attempt: u32, channel: &'a str, dead: bool, message_id: Uuid, next_at: Option<String>, outcome: &'a str,
-        platform_id: Option<&'a str>, reason: Option<&'a str>,
+        platform_id: Option<&'a str>, reason: Option<ChainText>,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
     }
     /// `ckp.delivery.requeued`.
     DeliveryRequeued<'a> { by: &'a str, message_id: Uuid }
@@ -112,12 +122,13 @@ payloads! {
         attempt: u32, bytes_out: u64,
         #[serde(skip_serializing_if = "Option::is_none")] cause: Option<&'a RefusalCause>,
         cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
-        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str,
+        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: ChainText,
         #[serde(skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64>,
         status: Option<u16>,
         #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
         #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
         turn: Uuid,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
     }
     /// `ckp.provider.adapted`. `cause`: `known` before the turn, or what was refused. `window_tokens`: as far as
     /// refusals tell; `server_tokens`: as the server says.
@@ -129,13 +140,16 @@ payloads! {
         #[serde(skip_serializing_if = "Option::is_none")] window_tokens: Option<u64>,
     }
     /// `ckp.provider.unreachable`.
-    ProviderUnreachable<'a> { provider: &'a str, reason: &'a str }
+    ProviderUnreachable<'a> { provider: &'a str, reason: ChainText, #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest> }
     /// `ckp.budget.warned`.
     BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
     /// `ckp.turn.stopped`.
-    TurnStopped<'a> { guard: &'a str, reason: &'a str, turn: Uuid }
+    TurnStopped<'a> { guard: &'a str, reason: ChainText, turn: Uuid, #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest> }
     /// `ckp.effect.resolved`.
-    EffectResolved<'a> { action_id: &'a str, by: &'a str, how: &'a str, outcome: &'a str, reason: Option<&'a str>, request_id: &'a str }
+    EffectResolved<'a> {
+        action_id: &'a str, by: &'a str, how: &'a str, outcome: &'a str, reason: Option<ChainText>, request_id: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
+    }
     /// `action.requested`.
     ActionRequested<'a> {
         action_id: &'a str, call_id: Option<&'a str>,
@@ -150,9 +164,9 @@ payloads! {
         action_id: &'a str, by: &'a str, effect: &'a str, parameters_hash: Digest, policy_id: Option<&'a str>,
         request_hash: Digest, request_id: &'a str, resolution_id: Uuid, rule_id: Option<&'a str>, side_effects: bool, turn: Option<Uuid>,
     }
-    /// `action.denied`.
+    /// `action.denied`. `reason` is `by`: the words are in the result's content.
     ActionDenied<'a> {
-        action_id: &'a str, by: &'a str, policy_id: Option<&'a str>, reason: &'a str, request_hash: Digest, request_id: &'a str,
+        action_id: &'a str, by: &'a str, policy_id: Option<&'a str>, reason: ChainText, request_hash: Digest, request_id: &'a str,
         result_hash: Digest, rule_id: Option<&'a str>, turn: Option<Uuid>,
     }
     /// `action.executed`.
@@ -162,9 +176,9 @@ payloads! {
         #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
         turn: Option<Uuid>,
     }
-    /// `action.failed`.
+    /// `action.failed`. `error_message` is `error_code`: the words are in the result's content.
     ActionFailed<'a> {
-        action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: &'a str, request_hash: Digest, request_id: &'a str,
+        action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: ChainText, request_hash: Digest, request_id: &'a str,
         result_hash: Digest, #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
         turn: Option<Uuid>,
     }
@@ -175,8 +189,8 @@ payloads! {
     }
     /// `ckp.approval.answered`.
     ApprovalAnswered<'a> {
-        action_id: &'a str, answer: &'a str, by: &'a str, channel: &'a str, reason: Option<&'a str>, request_id: &'a str, role: &'a str,
-        seen: Option<&'a str>,
+        action_id: &'a str, answer: &'a str, by: &'a str, channel: &'a str, reason: Option<ChainText>, request_id: &'a str, role: &'a str,
+        seen: Option<&'a str>, #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
     }
     /// `ckp.approval.voided`.
     ApprovalVoided<'a> { action_id: &'a str, changed: &'a str, request_id: &'a str }
@@ -185,12 +199,16 @@ payloads! {
         action_id: &'a str, #[serde(skip_serializing_if = "Option::is_none")] basis_hash: Option<Digest>,
         by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")] led_hash: Option<Digest>,
-        parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: &'a str,
+        parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: ChainText,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
     }
     /// `ckp.approval.revoked`.
     ApprovalRevoked<'a> { by: &'a str, grant_id: &'a str }
     /// `ckp.stop.engaged`.
-    StopEngaged<'a> { by: &'a str, channel: &'a str, level: &'a str, reason: Option<&'a str>, session: Option<Uuid> }
+    StopEngaged<'a> {
+        by: &'a str, channel: &'a str, level: &'a str, reason: Option<ChainText>, session: Option<Uuid>,
+        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
+    }
     /// `ckp.stop.lifted`.
     StopLifted<'a> { by: &'a str, channel: &'a str, session: Option<Uuid> }
     /// `ckp.policy.audited`.
@@ -511,6 +529,17 @@ impl Draft {
     pub(crate) fn content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
         self.0.content = Some(Content { digest, bytes });
         self
+    }
+
+    /// With the words that the payload refers to.
+    pub(crate) fn words(self, words: impl Into<Option<EventWords>>) -> Self {
+        match words.into() {
+            Some(words) => {
+                let (digest, bytes) = words.into_content();
+                self.content(digest, bytes)
+            }
+            None => self,
+        }
     }
 
     /// As the stored answer to a request (R19).

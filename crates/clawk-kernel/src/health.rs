@@ -7,7 +7,7 @@ use clawk_proto::method::LifecycleState;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::event::{ProviderUnreachable, kind};
+use crate::event::{ChainText, EventWords, ProviderUnreachable, WordField, kind};
 use crate::infer::Models;
 use crate::lifecycle::Life;
 use crate::notice::Notice;
@@ -152,11 +152,17 @@ fn record(health: &Health, down: &[Down]) {
     let thread = health.life.root.child(health.life.root.span);
     let event = |(provider, reason): &Down| {
         tracing::warn!(provider, reason, "it can't be reached");
-        let payload = ProviderUnreachable { provider, reason };
+        let words = EventWords::new(WordField::Reason, reason);
+        let payload = ProviderUnreachable {
+            provider,
+            reason: ChainText::IN_CONTENT,
+            words_hash: Some(words.digest()),
+        };
         health
             .models
             .scribe
             .entry(&thread, kind::PROVIDER_UNREACHABLE, &payload)
+            .words(words)
     };
     let drafts: Vec<_> = down.iter().map(event).collect();
     if !drafts.is_empty()

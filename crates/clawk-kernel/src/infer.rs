@@ -15,8 +15,8 @@ use uuid::Uuid;
 use crate::attach;
 use crate::error::CallError;
 use crate::event::{
-    Draft, ProviderCompleted, ProviderFailed, ProviderRequested, Scribe, Thread, Took, canonical, digest,
-    kind,
+    ChainText, Draft, EventWords, ProviderCompleted, ProviderFailed, ProviderRequested, Scribe, Thread, Took,
+    WordField, canonical, digest, kind,
 };
 use crate::member::{Member, Trouble};
 use crate::notice::Notice;
@@ -444,6 +444,7 @@ async fn unpriced(
         request_hash,
         turn: place.turn,
     };
+    let words = EventWords::new(WordField::Reason, &error.message);
     let failed = ProviderFailed {
         attempt,
         cause: None,
@@ -456,16 +457,19 @@ async fn unpriced(
         kind: error.kind.as_str(),
         output_tokens: 0,
         provider: &spec.name,
-        reason: &error.message,
+        reason: ChainText::code(error.kind.as_str()),
         retry_after_ms: None,
         status: None,
         told: None,
         took: &[],
         turn: place.turn,
+        words_hash: Some(words.digest()),
     };
     let scribe = &models.scribe;
     let requested = scribe.entry(&place.thread, kind::PROVIDER_REQUESTED, &requested);
-    let failed = scribe.entry(&place.thread, kind::PROVIDER_FAILED, &failed);
+    let failed = scribe
+        .entry(&place.thread, kind::PROVIDER_FAILED, &failed)
+        .words(words);
     scribe.write(vec![requested, failed]).await
 }
 
@@ -699,6 +703,7 @@ impl<'a> Open<'a> {
         cost_microusd: Option<u64>,
         (took, told): (Amount, &[Took]),
     ) -> Draft {
+        let words = EventWords::new(WordField::Reason, &error.message);
         let payload = ProviderFailed {
             attempt: self.attempt,
             cause: error.cause.as_deref(),
@@ -711,16 +716,18 @@ impl<'a> Open<'a> {
             kind: error.kind.as_str(),
             output_tokens: spent.output_tokens,
             provider: &self.spec.name,
-            reason: &error.message,
+            reason: ChainText::code(error.kind.as_str()),
             retry_after_ms: error.retry_after_ms,
             status: error.status,
             told: error.usage.and_then(|usage| usage.told),
             took: told,
             turn: self.place.turn,
+            words_hash: Some(words.digest()),
         };
         self.models
             .scribe
             .entry(&self.place.thread, kind::PROVIDER_FAILED, &payload)
+            .words(words)
     }
 }
 

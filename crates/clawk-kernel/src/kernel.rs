@@ -625,6 +625,7 @@ impl Kernel {
         let scan = Scan {
             kinds: &[kind::MESSAGE_DEAD],
             limit,
+            with_content: true,
             ..Scan::default()
         };
         let found = self.agent.scribe.journal().scan(scan).await?;
@@ -709,7 +710,7 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     fn read(event: &crate::ports::Recorded) -> Option<Self> {
-        let payload: Value = serde_json::from_str(&event.payload).ok()?; // silent-ok: payloads of ours always read
+        let payload: Value = serde_json::from_str(&event.payload_with_words()).ok()?; // silent-ok: payloads of ours always read
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
         Some(Self {
             message: text("message_id")?.parse().ok()?, // silent-ok: as above

@@ -14,7 +14,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::event::{DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, Scribe, Thread, kind};
+use crate::event::{
+    DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, EventWords, Scribe, Thread, kind, stand_in,
+};
 use crate::infer::patience::backoff_ms;
 use crate::lifecycle::Life;
 use crate::ports::{Deliver, Delivery, Journal, JournalError, OutboxChange, OutboxRow, Outgoing};
@@ -376,6 +378,8 @@ async fn end(
         };
         changes.insert(0, settled);
     }
+    let words = EventWords::of_reason(reason.as_deref());
+    let (code, words_hash) = stand_in(words.as_ref());
     let payload = DeliveryEnded {
         attempt,
         channel: &row.owed.channel,
@@ -384,11 +388,13 @@ async fn end(
         next_at: next_at.map(|at| at.to_string()),
         outcome: word,
         platform_id: platform_id.as_deref(),
-        reason: reason.as_deref(),
+        reason: code,
+        words_hash,
     };
     let draft = outbox
         .scribe
-        .entry(&thread(outbox, row), kind::DELIVERY_ENDED, &payload);
+        .entry(&thread(outbox, row), kind::DELIVERY_ENDED, &payload)
+        .words(words);
     outbox.scribe.owe(vec![draft], changes)?.durable().await?;
     Ok(wait_ms.map(Duration::from_millis))
 }
@@ -445,6 +451,7 @@ pub(crate) async fn delivered(
         outcome: "delivered",
         platform_id: None,
         reason: None,
+        words_hash: None,
     };
     let thread = Thread {
         session,

@@ -19,8 +19,8 @@ use crate::door::{Came, Door, Origin};
 use crate::drive::{self, Turns};
 use crate::error::KernelError;
 use crate::event::{
-    Draft, MessageAccepted, MessageAttached, MessageFramed, MessageRefused, MessageTools, Scribe,
-    SessionEnded, SessionStarted, Thread, canonical, digest, kind,
+    ChainText, Draft, EventWords, MessageAccepted, MessageAttached, MessageFramed, MessageRefused,
+    MessageTools, Scribe, SessionEnded, SessionStarted, Thread, WordField, canonical, digest, kind,
 };
 use crate::hosts;
 use crate::judge;
@@ -546,17 +546,18 @@ pub(crate) async fn accept_as(
                 KernelError::Refused(reason) | KernelError::Full(reason) => reason.clone(),
                 other => other.to_string(),
             };
+            let words = EventWords::new(WordField::Reason, &reason);
             let payload = MessageRefused {
                 door: origin.door.name(),
                 message_id: id.0,
-                reason: &reason,
+                reason: ChainText::IN_CONTENT,
                 size_bytes,
+                words_hash: Some(words.digest()),
             };
-            drafts.push(
-                sessions
-                    .scribe
-                    .entry(&state.thread, kind::MESSAGE_REFUSED, &payload),
-            );
+            let draft = sessions
+                .scribe
+                .entry(&state.thread, kind::MESSAGE_REFUSED, &payload);
+            drafts.push(draft.words(words));
             sessions.scribe.write(drafts).await?;
             return Err(error);
         }

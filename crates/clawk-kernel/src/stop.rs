@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::error::{CallError, DeniedBy, KernelError};
-use crate::event::{Scribe, SessionStarted, StopEngaged, StopLifted, Thread, kind};
+use crate::event::{EventWords, Scribe, SessionStarted, StopEngaged, StopLifted, Thread, kind, stand_in};
 use crate::ports::{Journal, JournalError, Recorded, Scan};
 use crate::roles::Person;
 use crate::time::Clock;
@@ -240,14 +240,17 @@ pub(crate) async fn engage(
 }
 
 fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate::event::Draft {
+    let words = EventWords::of_reason(stop.reason.as_deref());
+    let (reason, words_hash) = stand_in(words.as_ref());
     let payload = StopEngaged {
         by: &stop.by,
         channel,
         level: stop.level.name(),
-        reason: stop.reason.as_deref(),
+        reason,
         session: stop.session.map(|session| session.0),
+        words_hash,
     };
-    scribe.entry(thread, kind::STOP_ENGAGED, &payload)
+    scribe.entry(thread, kind::STOP_ENGAGED, &payload).words(words)
 }
 
 /// Lifts a stop. It is recorded first, so a lift that can't be recorded does not happen. Returns `false` if `by` is no admin, or if nothing
@@ -312,7 +315,7 @@ pub(crate) fn freeze(brake: &Brake, reason: &str, at: crate::time::Timestamp) {
 /// What an event stops or lifts (`None`).
 fn read(event: &Recorded) -> (Option<SessionId>, Option<Stop>) {
     // What can't be read as ours still stops: the furthest, for all.
-    let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+    let found: Fields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     let session = found.session.map(SessionId);
     if event.kind == kind::STOP_LIFTED {
         return (session, None);
@@ -341,6 +344,7 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Stop>
     let mut scan = Scan {
         kinds: &[kind::STOP_ENGAGED, kind::STOP_LIFTED],
         limit: PAGE,
+        with_content: true,
         ..Scan::default()
     };
     loop {

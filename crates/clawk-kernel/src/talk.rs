@@ -434,7 +434,7 @@ async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<
 
 impl Record {
     fn read(&mut self, event: &Recorded, place: &Ids) {
-        let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+        let payload: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default(); // silent-ok: payloads of ours always read
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
         let about = text("message_id").or_else(|| text("turn"));
         if about != Some(&*place.message.to_string()) {

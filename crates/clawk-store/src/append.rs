@@ -296,11 +296,11 @@ fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> 
             reason,
             owed,
         } => {
-            let sql = "UPDATE inbox SET state = ?2, reason = ?3 WHERE message = ?1 AND state = 'open'";
-            let closed =
-                connection
-                    .prepare_cached(sql)?
-                    .execute(params![message.0.as_bytes(), how, reason])?;
+            // Its reason is in the event's content: nothing reads it here.
+            let sql = "UPDATE inbox SET state = ?2 WHERE message = ?1 AND state = 'open'";
+            let closed = connection
+                .prepare_cached(sql)?
+                .execute(params![message.0.as_bytes(), how])?;
             if let Some((owed, at)) = owed.as_ref().filter(|_| closed > 0) {
                 boxes::owe(connection, owed, *at, reason.as_deref())?;
             }

@@ -12,7 +12,16 @@ use crate::reader::Reader;
 /// Ids whose time is over that go with each message that comes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
 
-const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
+const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, \
+    CASE WHEN substr(reason, 1, 1) = '~' THEN clawk_open(reason, 'outbox', message) ELSE reason END";
+
+/// A reason as it is stored: what looks sealed is not taken for it.
+fn storable(reason: &str) -> std::borrow::Cow<'_, str> {
+    match reason.starts_with('~') {
+        true => format!(" {reason}").into(),
+        false => reason.into(),
+    }
+}
 
 /// A message came by a channel. The connection is in the writer's transaction.
 pub(crate) fn arrive(
@@ -61,7 +70,7 @@ pub(crate) fn owe(
     connection
         .prepare_cached(
             "INSERT INTO outbox (message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?8, 0, 0, ?9) ON CONFLICT (message) DO NOTHING",
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?8, 0, 0, clawk_keep(?9, 'outbox', ?1)) ON CONFLICT (message) DO NOTHING",
         )?
         .execute(params![
             owed.message.0.as_bytes(),
@@ -72,7 +81,7 @@ pub(crate) fn owe(
             owed.reply_to,
             owed.text.map(|text| text.0),
             at.0,
-            reason
+            reason.map(storable)
         ])?;
     Ok(())
 }
@@ -92,11 +101,11 @@ pub(crate) fn change(connection: &Connection, change: &OutboxChange) -> rusqlite
             doubt,
             reason,
         } => connection
-            .prepare_cached("UPDATE outbox SET next_at = ?2, doubt = ?3, reason = ?4 WHERE message = ?1")?
-            .execute(params![message.0.as_bytes(), next_at.0, doubt, reason])?,
+            .prepare_cached("UPDATE outbox SET next_at = ?2, doubt = ?3, reason = clawk_keep(?4, 'outbox', ?1) WHERE message = ?1")?
+            .execute(params![message.0.as_bytes(), next_at.0, doubt, storable(reason)])?,
         OutboxChange::Dead { message, reason } => connection
-            .prepare_cached("UPDATE outbox SET dead = 1, reason = ?2 WHERE message = ?1")?
-            .execute(params![message.0.as_bytes(), reason])?,
+            .prepare_cached("UPDATE outbox SET dead = 1, reason = clawk_keep(?2, 'outbox', ?1) WHERE message = ?1")?
+            .execute(params![message.0.as_bytes(), storable(reason)])?,
         OutboxChange::Requeued { message, at } => connection
             .prepare_cached("UPDATE outbox SET dead = 0, attempts = 0, next_at = ?2 WHERE message = ?1")?
             .execute(params![message.0.as_bytes(), at.0])?,
@@ -124,7 +133,10 @@ fn row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
         next_at: Timestamp(row.get(9)?),
         doubt: row.get(10)?,
         dead: row.get(11)?,
-        reason: row.get(12)?,
+        // The mark of what was sealed stays in front.
+        reason: row
+            .get::<_, Option<String>>(12)?
+            .map(|reason| reason.strip_prefix('~').map(str::to_owned).unwrap_or(reason)),
     })
 }
 

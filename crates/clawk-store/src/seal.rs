@@ -232,6 +232,12 @@ impl Pass<'_> {
             let sql = "UPDATE embeddings SET vector = clawk_anew(vector, 'embedding', digest)";
             self.connection.execute(sql, []).map(drop)
         })?;
+        self.commit(|| {
+            self.connection.execute("UPDATE inbox SET reason = NULL", [])?;
+            let sql = "UPDATE outbox SET reason = clawk_seal(CASE WHEN substr(reason, 1, 1) = '~' \
+                THEN substr(clawk_open(reason, 'outbox', message), 2) ELSE reason END, 'outbox', message)";
+            self.connection.execute(sql, []).map(drop)
+        })?;
         for table in ["memory", "memory_aside"] {
             self.pages(table, |from, to| self.entries(table, stores, (from, to)))?;
         }

@@ -334,7 +334,10 @@ impl Blueprint {
         let audits = audit::of(
             &self.manifest.policies,
             &self.config.settings.audit,
-            state.path(),
+            audit::AuditedState {
+                path: state.path(),
+                encrypted: state.vault().is_some(),
+            },
             &journal,
             env,
             &self.audit_writable,

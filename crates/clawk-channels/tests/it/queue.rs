@@ -18,7 +18,7 @@ use redis::AsyncCommands as _;
 use redis::streams::StreamRangeReply;
 use serde_json::json;
 
-use crate::suite::{LONG, parrot, start, until};
+use crate::suite::{LONG, parrot, start, start_sealed, until};
 
 /// The record line of an answer for which no tool was called.
 const RECORD: &str = "\n\n_Record: no action was taken for this answer._";
@@ -207,6 +207,31 @@ async fn each_entry_of_a_redis_stream_begins_one_run_and_is_answered_where_it_sa
     until(|| async { ended(&rig) == 3 }).await;
     assert_eq!(facts(&rig, "dead-letter"), 1);
     channels.close().await;
+}
+
+/// Beside an encrypted state, nothing of an event that can't be read lies in a folder: it is the content of its record.
+#[tokio::test]
+async fn in_an_encrypted_state_a_dead_event_is_the_content_of_its_record() {
+    let (_server, url, mut redis) = redis().await;
+    let rig = rig();
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = rig.start().await;
+    let config = json!({"url": url, "prompt": "say {event}"});
+    let configs = BTreeMap::from([("jobs".to_owned(), serde_json::from_value(config).unwrap())]);
+    let channels = start_sealed(&rig, kernel, configs, folder.path()).await;
+    state(&channels, "ready").await;
+    let poison = b"\xff quetzal".as_slice();
+    let _id: String = redis.xadd("jobs", "*", &[("payload", poison)]).await.unwrap();
+    until(|| async { facts(&rig, "dead-letter") == 1 }).await;
+    channels.close().await;
+    assert!(!folder.path().join("jobs.dead").exists());
+    let events = rig.journal.events();
+    let dead = events
+        .iter()
+        .find(|event| event.payload.contains("dead-letter"))
+        .unwrap();
+    assert_eq!(dead.content.as_ref().unwrap().bytes, poison);
+    assert!(dead.payload.contains("kept as "), "{}", dead.payload);
 }
 
 #[tokio::test]

@@ -169,17 +169,48 @@ pub(crate) async fn start(
     asking(rig, kernel, configs, secrets, (folder, "chat:9001")).await
 }
 
+/// The same beside an encrypted state.
+pub(crate) async fn start_sealed(
+    rig: &Rig,
+    kernel: Kernel,
+    configs: BTreeMap<String, ChannelConfig>,
+    folder: &std::path::Path,
+) -> Channels {
+    let key = clawk_recall::seal::Key::from_hex(&"ab".repeat(32)).unwrap();
+    let mut parts = parts(
+        rig,
+        kernel,
+        configs,
+        &[("TOKEN", "broker-secret")],
+        (folder, "chat:9001"),
+    );
+    parts.vault = Some(clawk_recall::seal::Vault::new(key));
+    Channels::start(parts).await.unwrap()
+}
+
 pub(crate) async fn asking(
     rig: &Rig,
     kernel: Kernel,
     configs: BTreeMap<String, ChannelConfig>,
     secrets: &[(&str, &str)],
-    (folder, to): (&std::path::Path, &str),
+    place: (&std::path::Path, &str),
 ) -> Channels {
+    Channels::start(parts(rig, kernel, configs, secrets, place))
+        .await
+        .unwrap()
+}
+
+fn parts(
+    rig: &Rig,
+    kernel: Kernel,
+    configs: BTreeMap<String, ChannelConfig>,
+    secrets: &[(&str, &str)],
+    (folder, to): (&std::path::Path, &str),
+) -> Parts {
     let vars = secrets
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let parts = Parts {
+    Parts {
         kernel,
         clock: Arc::clone(&rig.clock) as _,
         secrets: Resolver::without_store(Env::Fixed(vars.collect())),
@@ -191,8 +222,7 @@ pub(crate) async fn asking(
         launcher: Launcher::default(),
         programs: BTreeMap::new(),
         listening: true,
-    };
-    Channels::start(parts).await.unwrap()
+    }
 }
 
 pub(crate) fn channel(fake: &dyn Fake, more: &Value) -> Value {

@@ -9,7 +9,7 @@ use super::Calls;
 use super::approval::{Reception, Reply};
 use super::record::answer_word;
 use crate::error::KernelError;
-use crate::event::{ApprovalAnswered, ApprovalRevoked, kind};
+use crate::event::{ApprovalAnswered, ApprovalRevoked, ChainText, EventWords, kind, stand_in};
 use crate::hosts;
 use crate::notice::Answer;
 use crate::ports::Scan;
@@ -95,10 +95,11 @@ pub(crate) async fn withdraw(calls: &Calls, ids: impl Iterator<Item = &RequestId
             answer: "cancelled",
             by: "nobody",
             channel: "",
-            reason: Some("its turn ended before"),
+            reason: Some(ChainText::code("its turn ended before")),
             request_id: id.as_str(),
             role: "",
             seen: None,
+            words_hash: None,
         };
         drafts.push(
             calls
@@ -121,17 +122,21 @@ async fn to_open(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
         Ok(open) => open,
         Err(reception) => return reception,
     };
+    let words = EventWords::of_reason(reply.reason.as_deref());
+    let (reason, words_hash) = stand_in(words.as_ref());
     let payload = ApprovalAnswered {
         action_id: &question.tool,
         answer: answer_word(reply.answer),
         by: &reply.person.name,
         channel: &reply.person.channel,
-        reason: reply.reason.as_deref(),
+        reason,
         request_id: id.as_str(),
         role: &reply.person.role.to_string(),
         seen: reply.seen_word(&question),
+        words_hash,
     };
     let draft = calls.scribe.entry(&thread, kind::APPROVAL_ANSWERED, &payload);
+    let draft = draft.words(words);
     let kept = calls.scribe.write(vec![draft]).await;
     if let Err(error) = &kept {
         tracing::error!(%error, "an answer could not be kept");
@@ -199,13 +204,14 @@ pub(crate) async fn history(calls: &Calls, limit: usize) -> Result<Vec<Past>, Ke
     let mut scan = Scan {
         kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],
         limit: MAX_PAST,
+        with_content: true,
         ..Scan::default()
     };
     let mut past = std::collections::VecDeque::new();
     loop {
         let page = calls.scribe.journal().scan(scan.clone()).await?;
         for event in &page {
-            let value: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours read
+            let value: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default(); // silent-ok: payloads of ours read
             let found = Fields::deserialize(value).unwrap_or_default(); // silent-ok: as above
             past.push_back(Past {
                 request_id: found.request_id,

@@ -28,8 +28,8 @@ use crate::effect;
 use crate::error::CallError;
 use crate::event::{
     ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
-    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, Took, canonical, digest,
-    kind,
+    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, ChainText, Draft, EventWords, Thread, Took,
+    WordField, canonical, digest, kind, stand_in,
 };
 use crate::hosts;
 use crate::notice::{Answer, Notice, Question};
@@ -621,12 +621,12 @@ impl<'a> Record<'a> {
     fn refused(&mut self, error: &CallError, duration_ms: u64) {
         let bytes = canonical(error);
         let result_hash = digest(&bytes);
-        let (reason, request_id) = (error.to_string(), self.request.request_id.as_str());
+        let request_id = self.request.request_id.as_str();
         let (request_hash, turn, action_id) =
             (self.request_hash, self.caller.turn, self.request.tool.as_str());
         let scribe = &self.calls.scribe;
         let draft = if self.started {
-            let (error_code, error_message) = (failure_code(error), reason.as_str());
+            let error_code = failure_code(error);
             if self.side_effects && effect::is_unknown(error_code) {
                 self.effects.push(EffectChange::Unknown(OpenEffect {
                     request_id: self.request.request_id.clone(),
@@ -641,7 +641,7 @@ impl<'a> Record<'a> {
                 action_id,
                 duration_ms,
                 error_code,
-                error_message,
+                error_message: ChainText::code(error_code),
                 request_hash,
                 request_id,
                 result_hash,
@@ -655,12 +655,12 @@ impl<'a> Record<'a> {
                 // A question that did not end in a yes: the rule that asked.
                 _ => self.asked(),
             };
-            let (by, reason) = (error_code(error), reason.as_str());
+            let by = error_code(error);
             let payload = ActionDenied {
                 action_id,
                 by,
                 policy_id,
-                reason,
+                reason: ChainText::code(by),
                 request_hash,
                 request_id,
                 result_hash,

@@ -138,7 +138,7 @@ struct Fields {
 
 async fn all(calls: &Calls, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) -> Result<(), JournalError> {
     // silent-ok: a payload of ours always reads; a foreign one opens nothing
-    let read = |event: &Recorded| serde_json::from_str(&event.payload).unwrap_or_default();
+    let read = |event: &Recorded| serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     calls.scribe.each(scan, |event| see(event, read(event))).await
 }
 
@@ -256,9 +256,34 @@ pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalEr
         }
     })
     .await?;
+    add_reasons(calls, first_row, &mut open).await?;
     let mut open: Vec<Open> = open.into_values().map(|(_, open)| open).collect();
     open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
     Ok(open)
+}
+
+/// What persons said with their answers, which is contents. Only answers are read with them: results may be large.
+async fn add_reasons(
+    calls: &Calls,
+    first_row: u64,
+    open: &mut BTreeMap<(SessionId, String), (u64, Open)>,
+) -> Result<(), JournalError> {
+    let scan = Scan {
+        kinds: &[kind::APPROVAL_ANSWERED],
+        after_row: first_row,
+        with_content: true,
+        ..Scan::default()
+    };
+    all(calls, scan, |event, fields| {
+        let Some(id) = fields.request_id else { return };
+        let asked = open.get_mut(&(event.session, id));
+        if let Some((_, found)) = asked.filter(|(row, _)| *row < event.row)
+            && let Some(reply) = &mut found.reply
+        {
+            reply.reason = fields.reason;
+        }
+    })
+    .await
 }
 
 /// An answer of a person; what lapsed or was cancelled is none.
@@ -291,7 +316,7 @@ fn reply(fields: &Fields) -> Option<Reply> {
 /// A standing grant that another host gave or ended.
 pub(crate) fn follow_standing(calls: &Calls, event: &Recorded) {
     // silent-ok: a payload of ours always reads; a foreign one grants nothing
-    let fields: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+    let fields: Fields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     if event.kind == kind::APPROVAL_REVOKED {
         if let Some(id) = &fields.grant_id {
             calls.desk.standing.remove(id);
@@ -326,6 +351,7 @@ fn held_of(event: &Recorded, fields: Fields) -> Option<Held> {
 pub(crate) async fn restore_standing(calls: &Calls) -> Result<(), JournalError> {
     let scan = Scan {
         kinds: &[kind::APPROVAL_GRANTED, kind::APPROVAL_REVOKED],
+        with_content: true,
         ..Scan::default()
     };
     let mut of_sessions = Vec::new();

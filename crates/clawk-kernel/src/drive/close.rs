@@ -5,7 +5,7 @@ use clawk_proto::MessageId;
 use super::Run;
 use crate::call::Calls;
 use crate::door::{Door, Origin};
-use crate::event::{Draft, MessageAnswered, MessageDead, digest, kind};
+use crate::event::{ChainText, Draft, EventWords, MessageAnswered, MessageDead, WordField, digest, kind};
 use crate::notice::{Stop, TurnEnd};
 use crate::ports::InboxChange;
 use crate::turn::{End, Turn};
@@ -52,15 +52,16 @@ pub(super) async fn close(
     } = ending;
     let scribe = &calls.scribe;
     if let End::Failed(reason) = end {
-        let dead = scribe.entry(
-            &run.thread,
-            kind::MESSAGE_DEAD,
-            &MessageDead {
-                message_id: message.0,
-                reason,
-                why: stop.why(),
-            },
-        );
+        let words = EventWords::new(WordField::Reason, reason);
+        let payload = MessageDead {
+            message_id: message.0,
+            reason: ChainText::IN_CONTENT,
+            why: stop.why(),
+            words_hash: Some(words.digest()),
+        };
+        let dead = scribe
+            .entry(&run.thread, kind::MESSAGE_DEAD, &payload)
+            .words(words);
         let change = InboxChange::Closed {
             message,
             how: "dead",

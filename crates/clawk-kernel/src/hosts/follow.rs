@@ -121,6 +121,7 @@ pub(crate) async fn see_stops(calls: &Calls, hosts: &Hosts) -> Result<(), Journa
             kinds: &[kind::STOP_ENGAGED, kind::STOP_LIFTED],
             after_row: last,
             limit: PAGE,
+            with_content: true,
             ..Scan::default()
         };
         let page = calls.scribe.journal().scan(scan).await?;

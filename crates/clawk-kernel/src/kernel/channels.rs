@@ -99,6 +99,17 @@ impl Kernel {
         Ok(scribe.write(vec![draft]).await?)
     }
 
+    /// The same with the event that the fact is about: it becomes the record's content, which is sealed in an encrypted state.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn record_channel_event(&self, fact: &ChannelFact, event: Vec<u8>) -> Result<(), KernelError> {
+        let scribe = &self.agent.scribe;
+        let draft = scribe.entry(&self.agent.life.root, fact.kind(), fact);
+        let draft = draft.content(crate::event::digest(&event), event);
+        Ok(scribe.write(vec![draft]).await?)
+    }
+
     /// Remembers, durably, that these bytes came from a sender: a file that holds them is that person's words and not this agent's
     /// own, for whoever reads it later.
     ///

@@ -14,6 +14,7 @@ use super::{CONTENTS, Cell, MEMORY, Row, Table, VECTORS};
 const ASIDE: &str = "memory_aside";
 /// Which scope of which store.
 const PARTS: &str = "memory_parts";
+const OUTBOX: &str = "outbox";
 
 /// For what a store seals an entry: the number of its part, and its id.
 type Place = fn(part: i64, id: &str) -> String;
@@ -82,6 +83,22 @@ fn vector(row: &mut Row) -> Result<(i64, i64, &mut Vec<u8>), String> {
         [Cell::Int(n), Cell::Int(part), .., Cell::Bytes(bytes)] => Ok((*n, *part, bytes)),
         _ => Err(misshapen("a vector")),
     }
+}
+
+/// The reason of an entry of the outbox, and for what it is sealed.
+fn reason(row: &mut Row) -> Option<(String, &mut String)> {
+    let [Cell::Bytes(message), .., Cell::Text(reason)] = row.as_mut_slice() else {
+        return None;
+    };
+    let message = uuid::Uuid::from_slice(message).ok()?; // silent-ok: no id of ours is sealed
+    Some((format!("{OUTBOX}/{}", message.simple()), reason))
+}
+
+fn close_reason(vault: &Vault, row: &mut Row) -> Result<(), String> {
+    if let Some((place, reason)) = reason(row) {
+        *reason = vault.seal_text(&place, reason).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// A content and its digest.
@@ -154,6 +171,7 @@ impl Carrier {
                 MEMORY | ASIDE => self.open_entry(row)?,
                 VECTORS => self.open_vector(row)?,
                 CONTENTS => self.open_content(row)?,
+                OUTBOX => self.open_reason(row)?,
                 _ => {}
             }
         }
@@ -202,6 +220,19 @@ impl Carrier {
         )))
     }
 
+    /// Why an answer is owed; one of an earlier version is not sealed.
+    fn open_reason(&self, row: &mut Row) -> Result<(), String> {
+        let Some((place, reason)) = reason(row) else {
+            return Ok(());
+        };
+        if is_sealed_text(reason) {
+            let vault = self.seals.known().map_err(failed)?;
+            let opened = vault.open_text(&place, reason).map_err(failed)?;
+            *reason = opened.ok_or_else(|| failed("a reason can't be opened"))?;
+        }
+        Ok(())
+    }
+
     fn open_content(&self, row: &mut Row) -> Result<(), String> {
         let (digest, bytes) = content(row)?;
         let opened = self.seals.opened(digest, std::mem::take(bytes));
@@ -223,6 +254,7 @@ impl Carrier {
                 MEMORY | ASIDE => self.close_entry(&vault, row)?,
                 VECTORS => self.close_vector(&vault, row)?,
                 CONTENTS => self.close_content(row)?,
+                OUTBOX => close_reason(&vault, row)?,
                 _ => {}
             }
         }

@@ -222,6 +222,15 @@ pub struct Recorded {
     pub content: Option<Content>,
 }
 
+impl Recorded {
+    /// The payload as people read it: with the words that its content holds, where the content was loaded.
+    #[must_use]
+    pub fn payload_with_words(&self) -> std::borrow::Cow<'_, str> {
+        let content = self.content.as_ref().map(|content| content.bytes.as_slice());
+        crate::payload_with_words(&self.payload, content)
+    }
+}
+
 /// The stored answer to a request (see [`Entry::answers`]).
 #[derive(Debug, Clone)]
 pub struct StoredAnswer {

@@ -10,7 +10,7 @@ use super::{Fields, fields, unclean_since};
 use crate::catalog::Catalog;
 use crate::dedup::{Keyed, key};
 use crate::error::CallError;
-use crate::event::{ActionFailed, Draft, ProviderFailed, Scribe, Thread, canonical, digest, kind};
+use crate::event::{ActionFailed, ChainText, Draft, ProviderFailed, Scribe, Thread, canonical, digest, kind};
 use crate::ports::{EffectChange, JournalError, OpenEffect, Scan, Spent};
 use crate::purse::{Amount, hour_of};
 
@@ -75,12 +75,13 @@ pub(crate) async fn settle_lost(scribe: &Scribe, within: Within) -> Result<usize
             kind: LOST,
             output_tokens: asked.output_tokens,
             provider: &asked.provider,
-            reason: "the runtime stopped before the answer; settled at what was set aside",
+            reason: ChainText::code("the runtime stopped before the answer; settled at what was set aside"),
             retry_after_ms: None,
             status: None,
             told: None,
             took: &[],
             turn: asked.turn,
+            words_hash: None,
         };
         let thread = Thread {
             session: *session,
@@ -217,7 +218,7 @@ fn unknown(scribe: &Scribe, thread: &Thread, request_id: &str, tool: &str, found
         action_id: tool,
         duration_ms: 0,
         error_code: "unknown",
-        error_message: &error.to_string(),
+        error_message: ChainText::code("unknown"),
         request_hash: found.request_hash.unwrap_or(result_hash),
         request_id,
         result_hash,

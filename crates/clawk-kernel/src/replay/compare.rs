@@ -137,7 +137,8 @@ impl<'a> Side<'a> {
         let mut side = Self::default();
         let lost = lost(events);
         for event in events {
-            let mut payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: no object, nothing said
+            // silent-ok: no object, nothing said
+            let mut payload: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
             place.look(event, &payload);
             let skipped = place.again
                 || inference(event, &payload).is_some_and(|id| lost.contains(id))

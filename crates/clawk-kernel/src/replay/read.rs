@@ -7,7 +7,7 @@ use super::tape::Missing;
 use crate::ports::Recorded;
 
 pub(super) fn payload(event: &Recorded) -> Map<String, Value> {
-    serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload that is no object says nothing
+    serde_json::from_str(&event.payload_with_words()).unwrap_or_default() // silent-ok: a payload that is no object says nothing
 }
 
 pub(super) fn text(payload: &Map<String, Value>, key: &str) -> Option<String> {

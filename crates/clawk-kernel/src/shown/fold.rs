@@ -234,7 +234,7 @@ impl Fold {
     /// Takes the next event of the session; one that ends a turn gives its record.
     pub fn see(&mut self, event: &Recorded) -> Option<TurnRecord> {
         // silent-ok: a foreign payload is no call of ours
-        let fields: Fields = serde_json::from_str(&event.payload).ok()?;
+        let fields: Fields = serde_json::from_str(&event.payload_with_words()).ok()?;
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 if let (Some(id), Some(sender)) = (fields.message_id, fields.sender)

@@ -417,7 +417,9 @@ async fn ended(peers: &Peers, session: SessionId, _message: MessageId) -> Result
     peers
         .scribe
         .each(scan, |event| {
-            let fields: serde_json::Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+            // silent-ok: payloads of ours always read
+            let fields: serde_json::Value =
+                serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
             let word = |name: &str| {
                 fields
                     .get(name)

@@ -91,7 +91,7 @@ async fn refusals(permissions: Value) -> Vec<Option<String>> {
     let denied: Vec<Value> = events
         .iter()
         .filter(|e| e.kind == kind::ACTION_DENIED)
-        .map(|e| serde_json::from_str(&e.payload).unwrap())
+        .map(|e| serde_json::from_str(&e.payload_with_words()).unwrap())
         .collect();
     let denied = |name: &str| {
         let found = denied.iter().find(|payload| payload["action_id"] == name);

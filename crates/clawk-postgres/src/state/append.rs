@@ -69,10 +69,10 @@ pub(super) async fn append(
     }
     for batch in batches {
         for change in &batch.inbox {
-            boxes::inbox(session, change).await?;
+            boxes::inbox(session, seals, change).await?;
         }
         for change in &batch.outbox {
-            boxes::outbox(session, change).await?;
+            boxes::outbox(session, seals, change).await?;
         }
         for change in &batch.effects {
             effect(session, change).await?;

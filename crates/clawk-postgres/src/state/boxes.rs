@@ -3,11 +3,15 @@
 use clawk_kernel::ports::{Arrival, InboxChange, OutboxChange, OutboxRow, Owed};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{MessageId, SessionId};
+use clawk_recall::keys::Seals;
 use tokio_postgres::Row;
 
-use super::row;
+use super::{row, seal};
 use crate::connect::Session;
 use crate::error::Failure;
+
+/// What a reason begins with that is sealed.
+const SEALED: char = '~';
 
 /// Ids whose time is over that go with each message that comes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
@@ -15,7 +19,7 @@ const FORGOTTEN_AT_ONCE: i64 = 16;
 /// What [`outbox_row`] reads.
 pub(super) const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
 
-pub(super) async fn inbox(session: &Session, change: &InboxChange) -> Result<(), Failure> {
+pub(super) async fn inbox(session: &Session, seals: &Seals, change: &InboxChange) -> Result<(), Failure> {
     match change {
         InboxChange::Accepted {
             session: of,
@@ -35,12 +39,15 @@ pub(super) async fn inbox(session: &Session, change: &InboxChange) -> Result<(),
             reason,
             owed,
         } => {
-            let sql = "UPDATE inbox SET state = $2, reason = $3 WHERE message = $1 AND state = 'open'";
+            // Its reason is in the event's content: nothing reads it here.
+            let sql = "UPDATE inbox SET state = $2 WHERE message = $1 AND state = 'open'";
             let id: &[u8] = message.0.as_bytes();
-            let why = reason.as_ref().map(|reason| reason.as_bytes());
-            let closed = session.run(sql, &[&id, how, &why]).await?;
+            let closed = session.run(sql, &[&id, how]).await?;
             if let Some((owed, at)) = owed.as_ref().filter(|_| closed > 0) {
-                owe(session, owed, *at, why).await?;
+                let why = reason
+                    .as_ref()
+                    .map(|reason| stored_reason(seals, *message, reason));
+                owe(session, owed, *at, why.transpose()?.as_deref()).await?;
             }
         }
     }
@@ -103,7 +110,7 @@ async fn owe(session: &Session, owed: &Owed, at: Timestamp, reason: Option<&[u8]
     Ok(())
 }
 
-pub(super) async fn outbox(session: &Session, change: &OutboxChange) -> Result<(), Failure> {
+pub(super) async fn outbox(session: &Session, seals: &Seals, change: &OutboxChange) -> Result<(), Failure> {
     match change {
         OutboxChange::Begun { message } => {
             let sql = "UPDATE outbox SET attempts = attempts + 1, doubt = true WHERE message = $1";
@@ -122,13 +129,17 @@ pub(super) async fn outbox(session: &Session, change: &OutboxChange) -> Result<(
             let sql = "UPDATE outbox SET next_at = $2, doubt = $3, reason = $4 WHERE message = $1";
             let id: &[u8] = message.0.as_bytes();
             session
-                .run(sql, &[&id, &next_at.0, doubt, &reason.as_bytes()])
+                .run(
+                    sql,
+                    &[&id, &next_at.0, doubt, &stored_reason(seals, *message, reason)?],
+                )
                 .await?
         }
         OutboxChange::Dead { message, reason } => {
             let sql = "UPDATE outbox SET dead = true, reason = $2 WHERE message = $1";
             let id: &[u8] = message.0.as_bytes();
-            session.run(sql, &[&id, &reason.as_bytes()]).await?
+            let reason = stored_reason(seals, *message, reason)?;
+            session.run(sql, &[&id, &reason]).await?
         }
         OutboxChange::Requeued { message, at } => {
             let sql = "UPDATE outbox SET dead = false, attempts = 0, next_at = $2 WHERE message = $1";
@@ -139,12 +150,63 @@ pub(super) async fn outbox(session: &Session, change: &OutboxChange) -> Result<(
     Ok(())
 }
 
+/// For what a reason is sealed: the same place as in an SQLite state.
+fn place_of_reason(message: MessageId) -> String {
+    format!("outbox/{}", message.0.simple())
+}
+
+fn stored_reason(seals: &Seals, message: MessageId, reason: &str) -> Result<Vec<u8>, Failure> {
+    // What looks sealed is not taken for it.
+    let reason = match reason.starts_with(SEALED) {
+        true => format!(" {reason}"),
+        false => reason.to_owned(),
+    };
+    let stored = match seals.vault() {
+        Some(vault) => vault
+            .seal_text(&place_of_reason(message), &reason)
+            .map_err(seal::failed)?,
+        None => reason,
+    };
+    Ok(stored.into_bytes())
+}
+
+/// A reason as it was; one of an earlier version is not sealed.
+fn read_reason(seals: &Seals, message: MessageId, stored: String) -> Result<String, Failure> {
+    if !stored.starts_with(SEALED) {
+        return Ok(stored);
+    }
+    let vault = seals.known().map_err(seal::failed)?;
+    let opened = vault.open_text(&place_of_reason(message), &stored);
+    Ok(opened.map_err(seal::failed)?.unwrap_or(stored))
+}
+
+/// Seals every reason with the current key, and drops those of closed messages, which nothing reads.
+pub(super) async fn seal_reasons(session: &Session, seals: &Seals) -> Result<(), Failure> {
+    let dropped = "UPDATE inbox SET reason = NULL WHERE reason IS NOT NULL";
+    session.run(dropped, &[]).await?;
+    let sql = "SELECT message, reason FROM outbox WHERE reason IS NOT NULL";
+    for found in &session.rows(sql, &[]).await? {
+        let message = row::message(found, 0)?;
+        let Some(stored) = row::maybe_text(found, 1)? else {
+            continue;
+        };
+        let reason = read_reason(seals, message, stored)?;
+        let id: &[u8] = message.0.as_bytes();
+        let sql = "UPDATE outbox SET reason = $2 WHERE message = $1";
+        let sealed = stored_reason(seals, message, &reason)?;
+        session.run(sql, &[&id, &sealed]).await?;
+    }
+    Ok(())
+}
+
 /// An entry of the outbox, from [`COLUMNS`].
-pub(super) fn outbox_row(found: &Row) -> Result<OutboxRow, Failure> {
+pub(super) fn outbox_row(seals: &Seals, found: &Row) -> Result<OutboxRow, Failure> {
     let attempts: i64 = found.try_get(8)?;
+    let message = row::message(found, 0)?;
+    let reason = row::maybe_text(found, 12)?.map(|reason| read_reason(seals, message, reason));
     Ok(OutboxRow {
         owed: Owed {
-            message: row::message(found, 0)?,
+            message,
             session: row::session(found, 1)?,
             channel: row::text(found, 2)?,
             conversation: row::text(found, 3)?,
@@ -157,6 +219,6 @@ pub(super) fn outbox_row(found: &Row) -> Result<OutboxRow, Failure> {
         next_at: Timestamp(found.try_get(9)?),
         doubt: found.try_get(10)?,
         dead: found.try_get(11)?,
-        reason: row::maybe_text(found, 12)?,
+        reason: reason.transpose()?,
     })
 }

@@ -117,12 +117,13 @@ impl Journal for PgJournal {
     }
 
     fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
-        let channel = channel.to_owned();
-        Box::pin(self.read(async move |session| read::owed(session, &channel, limit).await))
+        let (channel, seals) = (channel.to_owned(), Arc::clone(&self.inner.seals));
+        Box::pin(self.read(async move |session| read::owed(session, &seals, &channel, limit).await))
     }
 
     fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
-        Box::pin(self.read(async move |session| read::outbox(session, limit).await))
+        let seals = Arc::clone(&self.inner.seals);
+        Box::pin(self.read(async move |session| read::outbox(session, &seals, limit).await))
     }
 
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {

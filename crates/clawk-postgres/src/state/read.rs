@@ -224,7 +224,12 @@ pub(super) async fn conversation(
     found.map(|found| row::session(&found, 0)).transpose()
 }
 
-pub(super) async fn owed(session: &Session, channel: &str, limit: usize) -> Result<Vec<OutboxRow>, Failure> {
+pub(super) async fn owed(
+    session: &Session,
+    seals: &Seals,
+    channel: &str,
+    limit: usize,
+) -> Result<Vec<OutboxRow>, Failure> {
     // The first of each conversation; `outbox_owed` holds them in that order.
     let sql = format!(
         "SELECT {} FROM (SELECT DISTINCT ON (conversation) n, {} FROM outbox WHERE NOT dead AND channel = $1 \
@@ -233,13 +238,13 @@ pub(super) async fn owed(session: &Session, channel: &str, limit: usize) -> Resu
         boxes::COLUMNS
     );
     let rows = session.rows(&sql, &[&channel.as_bytes(), &bound(limit)]).await?;
-    rows.iter().map(boxes::outbox_row).collect()
+    rows.iter().map(|found| boxes::outbox_row(seals, found)).collect()
 }
 
-pub(super) async fn outbox(session: &Session, limit: usize) -> Result<Vec<OutboxRow>, Failure> {
+pub(super) async fn outbox(session: &Session, seals: &Seals, most: usize) -> Result<Vec<OutboxRow>, Failure> {
     let sql = format!("SELECT {} FROM outbox ORDER BY n LIMIT $1", boxes::COLUMNS);
-    let rows = session.rows(&sql, &[&bound(limit)]).await?;
-    rows.iter().map(boxes::outbox_row).collect()
+    let rows = session.rows(&sql, &[&bound(most)]).await?;
+    rows.iter().map(|found| boxes::outbox_row(seals, found)).collect()
 }
 
 pub(super) async fn sessions(session: &Session, limit: usize) -> Result<Vec<SessionRow>, Failure> {
@@ -523,7 +528,7 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, PgStateError> {
-        self.with(async |session| outbox(session, limit).await).await
+        self.with(async |s| outbox(s, &self.seals, limit).await).await
     }
 
     /// What was spent in this hour (since the epoch) and later, by hour and purse.

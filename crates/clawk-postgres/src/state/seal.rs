@@ -14,6 +14,7 @@ use clawk_recall::seal::{Vault, is_sealed};
 use clawk_trace::chain::digest_of;
 use tokio_util::sync::CancellationToken;
 
+use super::boxes;
 use super::lease::{self, Acquired};
 use super::row::{self, bound};
 use super::{License, PgReader, PgState, PgStateError, Serving, Sharing, check, spawn};
@@ -29,7 +30,14 @@ const UNFINISHED: &str = "sealing";
 /// How long a host that is gone may still hold its lease.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Tables whose dead rows may hold what was there before.
-const REWRITTEN: [&str; 4] = ["contents", "memory", "memory_aside", "memory_vectors"];
+const REWRITTEN: [&str; 6] = [
+    "contents",
+    "inbox",
+    "memory",
+    "memory_aside",
+    "memory_vectors",
+    "outbox",
+];
 
 pub(super) async fn known(session: &Session) -> Result<Vec<Known>, Failure> {
     let there: bool = session
@@ -58,7 +66,7 @@ fn refused(stores: impl IntoIterator<Item = String>, why: &str) -> PgStateError 
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
+pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Schema(format!("what is encrypted in the state: {error}"))
 }
 
@@ -322,9 +330,10 @@ impl Pass<'_> {
         }
     }
 
-    /// Orders wait for an hour at most, so that those of another key are few. And the secrets of all hosts.
+    /// Orders wait for an hour at most, so that those of another key are few. And the secrets of all hosts, and why answers are owed.
     async fn orders(&self) -> Result<(), Failure> {
         self.commit(async |session| {
+            boxes::seal_reasons(session, self.seals).await?;
             for found in &session.rows("SELECT id, secret FROM secrets", &[]).await? {
                 let id = row::uuid(found, 0)?;
                 let secret = order_opened(self.seals, SECRET, id, found.try_get(1)?)?;

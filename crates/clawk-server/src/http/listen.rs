@@ -99,7 +99,7 @@ impl Http {
             traces,
             clock,
             access: RwLock::new(Arc::new(access)),
-            streams: Arc::new(Semaphore::new(options.max_streams)),
+            streams: super::shares::PlaceShares::new(options.max_streams),
             over: CancellationToken::new(),
             work: TaskTracker::new(),
             claw: super::claw::Sessions::new(options.max_sessions),

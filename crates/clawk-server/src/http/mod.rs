@@ -20,6 +20,7 @@ mod listen;
 mod model;
 mod openapi;
 mod sessions;
+mod shares;
 mod stream;
 mod tls;
 mod traces;
@@ -37,7 +38,7 @@ use clawk_kernel::time::Clock;
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
 use clawk_trace::Report;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -152,7 +153,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: HttpOptions,
     access: RwLock<Arc<Access>>,
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) streams: shares::PlaceShares,
     pub(crate) over: CancellationToken,
     /// Sessions and sockets that outlive the request that began them.
     pub(crate) work: TaskTracker,

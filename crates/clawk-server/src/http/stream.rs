@@ -12,13 +12,14 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use clawk_proto::SessionId;
 use http::StatusCode;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::auth::{self, Access, Principal};
 use super::error::ApiError;
 use super::model::StreamQuery;
 use super::sessions::bad_query;
+use super::shares::{NoPlace, PlaceGuard};
 use super::traces::{behind, readable};
 use super::{App, Page};
 
@@ -57,9 +58,12 @@ pub(crate) async fn stream(
             error.body_text(),
         )
     })?;
-    let place = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
-        // silent-ok: only ever full
-        let message = format!("{} streams are open", app.options.max_streams);
+    let place = app.streams.take(Some(&principal)).map_err(|none| {
+        let most = app.options.max_streams;
+        let message = match none {
+            NoPlace::Full => format!("{most} streams are open"),
+            NoPlace::ShareUsedUp => format!("this client's share of the {most} streams is used up"),
+        };
         ApiError::too_many("too_many_streams", message, 1_000)
     })?;
     let since = behind(query.since_sequence);
@@ -78,7 +82,7 @@ async fn follow(
     mut socket: WebSocket,
     session: SessionId,
     since: u64,
-    place: OwnedSemaphorePermit,
+    place: PlaceGuard,
 ) {
     let end = tokio::select! {
         biased;

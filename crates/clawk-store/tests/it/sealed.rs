@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_kernel::ports::{
-    Ask, Batch, Journal as _, Lacking, Later, Memory, MemoryError, Scan, Scope, StoreQuery,
+    Ask, Batch, InboxChange, Journal as _, Lacking, Later, Memory, MemoryError, Owed, Scan, Scope, StoreQuery,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_memory::{Files, Held};
+use clawk_proto::MessageId;
 use clawk_proto::method::NewEntry;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, Mark, New, Whose};
@@ -243,6 +244,38 @@ async fn texts(memory: &dyn Memory, store: &Store, query: StoreQuery) -> Vec<Str
 
 /// Entries, a summary with what it replaced, a key, a cached embedding and two contents of the journal, small and large: each
 /// holds the planted text.
+/// Why a message failed, whose answer is owed: what a server or a tool said.
+async fn owe_a_reason(state: &StateDir) {
+    let (message, of) = (MessageId(uuid::Uuid::from_u128(7)), session(0));
+    let owed = Owed {
+        message,
+        session: of,
+        channel: "chat".to_owned(),
+        conversation: "c".to_owned(),
+        sender: "ann".to_owned(),
+        reply_to: None,
+        text: None,
+    };
+    let inbox = vec![
+        InboxChange::Accepted {
+            session: of,
+            message,
+            arrival: None,
+        },
+        InboxChange::Closed {
+            message,
+            how: "dead",
+            reason: Some(format!("the server said: {PLANTED}")),
+            owed: Some((owed, T0)),
+        },
+    ];
+    let batch = Batch {
+        inbox,
+        ..Batch::default()
+    };
+    state.journal().submit(batch).unwrap().durable().await.unwrap();
+}
+
 async fn plant(state: &StateDir, encrypted: bool) {
     let memory = state.memory();
     for n in 0..8 {
@@ -263,6 +296,7 @@ async fn plant(state: &StateDir, encrypted: bool) {
     let embedding: Vec<f32> = PLANTED.bytes().map(f32::from).collect();
     let digest = clawk_trace::chain::digest_of(PLANTED.as_bytes());
     memory.pay_once("m", vec![(digest, embedding)]).await.unwrap();
+    owe_a_reason(state).await;
     for (n, repeat) in [(0, 1), (1, 2000)] {
         let content = with_content(entry(session(0), n), PLANTED.repeat(repeat).into_bytes());
         state
@@ -297,6 +331,11 @@ async fn is_whole(state: &StateDir) {
     let paid = memory.paid_for("m", vec![digest]).await.unwrap();
     let vector = paid.first().unwrap().as_ref().unwrap();
     assert_eq!(vector.len(), PLANTED.len());
+    let owed = state.journal().outbox(9).await.unwrap();
+    assert_eq!(
+        owed[0].reason.as_deref(),
+        Some(&*format!("the server said: {PLANTED}"))
+    );
     let scan = Scan {
         with_content: true,
         ..Scan::default()

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::written;
+use record::AuditContents;
 use sink::Sink;
 
 /// The first and the longest wait after a failure.
@@ -60,10 +61,20 @@ impl Default for Settings {
     }
 }
 
+/// The state directory below which records lie unless the configuration names another place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AuditedState<'a> {
+    pub(crate) path: &'a Path,
+    /// Nothing in it may be read without its key.
+    pub(crate) encrypted: bool,
+}
+
 /// One policy's audit.
 #[derive(Debug)]
 pub(crate) struct Audit {
     policy: String,
+    /// Whether records hold what people, models and tools said.
+    contents: AuditContents,
     wanted: Wanted,
     journal: Arc<dyn Journal>,
     cursor: PathBuf,
@@ -78,7 +89,7 @@ pub(crate) struct Audit {
 pub(crate) fn of(
     policies: &[Policy],
     settings: &Settings,
-    state: &Path,
+    state: AuditedState<'_>,
     journal: &Arc<dyn Journal>,
     env: &Env,
     writable: &Arc<AtomicBool>,
@@ -86,7 +97,7 @@ pub(crate) fn of(
     let mut audits = Vec::new();
     for policy in policies {
         let Some(wanted) = &policy.audit else { continue };
-        let folder = state.join("audit");
+        let folder = state.path.join("audit");
         let sink = match wanted.destination {
             AuditDestination::Sqlite => {
                 let file = settings
@@ -114,7 +125,17 @@ pub(crate) fn of(
         std::fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
         sink.check()
             .with_context(|| format!("the audit of the policy `{}` can't be written", policy.name))?;
+        let inside = match wanted.destination {
+            AuditDestination::Sqlite => settings.sqlite.is_none(),
+            AuditDestination::File => settings.file.is_none(),
+            AuditDestination::Webhook | AuditDestination::Syslog => false,
+        };
         audits.push(Audit {
+            contents: if inside && state.encrypted {
+                AuditContents::ByDigest
+            } else {
+                AuditContents::AsWanted
+            },
             cursor: folder.join(format!("{}.cursor", policy.name)),
             policy: policy.name.clone(),
             wanted: wanted.clone(),
@@ -183,7 +204,7 @@ impl Audit {
         };
         let records: Vec<_> = events
             .iter()
-            .filter_map(|event| record::of(event, &self.wanted, &self.policy))
+            .filter_map(|event| record::of(event, &self.wanted, &self.policy, self.contents))
             .collect();
         if !records.is_empty() {
             self.sink.put(&records).await?;
@@ -198,7 +219,8 @@ impl Audit {
             after_row,
             limit: BATCH,
             kinds: record::KINDS,
-            with_content: self.wanted.log_inputs || self.wanted.log_outputs,
+            // Reasons are contents, too.
+            with_content: self.contents == AuditContents::AsWanted,
             ..Scan::default()
         }
     }

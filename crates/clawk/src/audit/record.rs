@@ -23,6 +23,19 @@ pub(super) const KINDS: &[&str] = &[
     kind::STOP_LIFTED,
 ];
 
+/// Members of a payload in which an earlier version put words.
+const WORDED: [&str; 3] = ["error_message", "reason", "shown"];
+
+/// What records hold of contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AuditContents {
+    /// What the policy wants, and the words of reasons.
+    AsWanted,
+    /// Digests only, whatever the policy wants: the records lie in an encrypted state, and an auditor reads the contents with its key
+    /// (`clawk trace show --content DIGEST`).
+    ByDigest,
+}
+
 /// A record.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
@@ -40,12 +53,20 @@ pub(super) struct Record {
 }
 
 /// `None`: the policy does not want it.
-pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str) -> Option<Record> {
+pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str, contents: AuditContents) -> Option<Record> {
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
     // silent-ok: payloads of ours read; another one is told by its type
-    let mut payload: Value = serde_json::from_str(&event.payload).unwrap_or_default();
+    let mut payload: Value = match contents {
+        AuditContents::AsWanted => serde_json::from_str(&event.payload_with_words()),
+        AuditContents::ByDigest => serde_json::from_str(&event.payload),
+    }
+    .unwrap_or_default();
+    if let (AuditContents::ByDigest, Value::Object(members)) = (contents, &mut payload) {
+        // A record of an earlier version holds words there.
+        members.retain(|member, _| !WORDED.contains(&member.as_str()));
+    }
     let scanner = Scanner::new([]);
     let _found = scanner.redact_json(&mut payload);
     let mut record = Map::from_iter([
@@ -57,6 +78,7 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str) -> Option<Recor
         ("facts".to_owned(), payload),
     ]);
     let member = match event.kind.as_str() {
+        _ if contents == AuditContents::ByDigest => None,
         kind::ACTION_REQUESTED if wanted.log_inputs => Some("input"),
         kind::ACTION_EXECUTED if wanted.log_outputs => Some("output"),
         _ => None,

@@ -15,7 +15,8 @@ use clawk_secrets::Env;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Audit, Settings, of};
+use super::record::AuditContents;
+use super::{Audit, AuditedState, Settings, of};
 
 const KEY: &str = "AKIAQ3EGRJ7XZ4T2MWPL";
 
@@ -29,6 +30,20 @@ fn audits(
     audit: Value,
     settings: &Settings,
     state: &Path,
+    journal: &Arc<MemJournal>,
+    writable: &Arc<AtomicBool>,
+) -> anyhow::Result<Vec<Audit>> {
+    let state = AuditedState {
+        path: state,
+        encrypted: false,
+    };
+    audits_of(audit, settings, state, journal, writable)
+}
+
+fn audits_of(
+    audit: Value,
+    settings: &Settings,
+    state: AuditedState<'_>,
     journal: &Arc<MemJournal>,
     writable: &Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<Audit>> {
@@ -333,7 +348,41 @@ async fn approvals_inputs_and_outputs_are_there_as_the_policy_wants() {
             ..first_event().await
         };
         let audit = policy(asked(log)).remove(0).audit.unwrap();
-        assert_eq!(super::record::of(&event, &audit, "p").is_some(), log);
+        let found = super::record::of(&event, &audit, "p", AuditContents::AsWanted);
+        assert_eq!(found.is_some(), log);
+    }
+}
+
+/// In an encrypted state, the records that lie in it hold digests, whatever the policy wants; where the operator named another place, that
+/// is their own word.
+#[tokio::test]
+async fn records_in_an_encrypted_state_hold_no_contents() {
+    const CANARY: &str = "canary-in-an-argument";
+    let everything = json!({"destination": "file", "log_inputs": true, "log_outputs": true});
+    for elsewhere in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let rig = rig();
+        let writable = Arc::new(AtomicBool::new(true));
+        call(&rig.start().await, 1, json!({"text": CANARY})).await;
+        let file = dir
+            .path()
+            .join(if elsewhere { "mine.jsonl" } else { "audit/p.jsonl" });
+        let settings = Settings {
+            file: elsewhere.then(|| file.clone()),
+            ..Settings::default()
+        };
+        let state = AuditedState {
+            path: dir.path(),
+            encrypted: true,
+        };
+        let made = audits_of(everything.clone(), &settings, state, &rig.journal, &writable).unwrap();
+        end(start(made)).await;
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(
+            text.contains("parameters_hash") && text.contains("result_hash"),
+            "{text}"
+        );
+        assert_eq!(text.contains(CANARY), elsewhere, "{text}");
     }
 }
 

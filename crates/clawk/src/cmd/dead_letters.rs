@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::run::{self, Approve};
 use super::swarm;
+use super::trace::source::{whole, with_words};
 use crate::config::Outside;
 use crate::out::{self, Format, Paint, clipped};
 use crate::state;
@@ -190,8 +191,14 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
     let mut letters = Vec::new();
     each(reader, None, |stored| {
         if stored.event.event_type == kind::MESSAGE_DEAD {
-            let payload = payload(stored)?;
-            let text = |name: &str| payload.get(name).and_then(Value::as_str).unwrap_or_default();
+            let event = with_words(reader, whole(&stored.event)?);
+            let text = |name: &str| {
+                event
+                    .payload
+                    .get(name)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+            };
             letters.push(Letter {
                 kind: "message",
                 task: None,

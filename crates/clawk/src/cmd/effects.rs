@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::state::kept::{Filter, Reader, StateDir, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::effect::{Entry, Ledger, Outcome, State, resolve_offline};
+use clawk_kernel::kind;
 use clawk_kernel::time::SystemClock;
 use clawk_proto::RequestId;
 use clawk_secrets::env;
@@ -152,11 +153,16 @@ fn entries(reader: &Reader) -> Result<Vec<Entry>> {
         filter.after_row = last.row;
         for stored in &page {
             let event = &stored.event;
+            let words = stored
+                .content_digest
+                .filter(|_| event.event_type == kind::ACTION_FAILED);
+            // silent-ok: without the key, or after an erasure, the code stays
+            let words = words.and_then(|digest| reader.content(digest).ok().flatten());
             ledger.see(
                 &event.event_type,
                 event.session_id,
                 &event.timestamp,
-                event.payload.get(),
+                &clawk_kernel::payload_with_words(event.payload.get(), words.as_deref()),
             );
         }
     }

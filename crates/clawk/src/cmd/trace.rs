@@ -240,7 +240,7 @@ fn show(from: &From, format: Format) -> Result<ExitCode> {
     match format {
         Format::Human => {
             let mut lines = Lines::new();
-            source.each(pick, |event| Ok(lines.write(&mut out, &event)?))?;
+            source.each_with_words(pick, |event| Ok(lines.write(&mut out, &event)?))?;
         }
         Format::Json => {
             let mut first = true;

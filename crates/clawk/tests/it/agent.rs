@@ -137,11 +137,17 @@ impl Agent {
 
     /// clawk in its folder, on a terminal.
     pub(crate) fn terminal(&self, args: &[&str]) -> Terminal {
+        self.terminal_with(&[], args)
+    }
+
+    /// The same with these variables beside its environment.
+    pub(crate) fn terminal_with(&self, secrets: &[(&str, &str)], args: &[&str]) -> Terminal {
         let mut setting = std::process::Command::new("setsid");
         setting
             .current_dir(self.folder.path())
             .env_clear()
             .envs(self.environment())
+            .envs(secrets.iter().copied())
             .env("NO_COLOR", "1");
         Terminal::start(&mut setting, 100, program(), args)
     }

@@ -16,6 +16,7 @@ mod api;
 mod atlas;
 mod attack;
 mod between;
+mod canaries;
 mod channels;
 mod checkpoints;
 mod closed;

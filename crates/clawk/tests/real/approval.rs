@@ -78,8 +78,9 @@ fn another_process_says_yes_and_another_no() {
     assert_eq!(
         facts,
         [
-            (&json!("approve"), &json!("it is only the time")),
-            (&json!("deny"), &json!("not twice"))
+            // What they said is in the content.
+            (&json!("approve"), &json!("in_content")),
+            (&json!("deny"), &json!("in_content"))
         ]
     );
     for answered in answers {

@@ -138,11 +138,10 @@ pub(crate) async fn remove(
 
 impl DbTrigger {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
-        let dead = parts.folder.join(format!("{}.dead", channel.name));
         Ok(Self {
             database: Database::of(channel, config, &parts.secrets, parts.workdir.as_deref())?,
             table: required(channel, "table", |trigger| trigger.table.as_deref())?,
-            runs: Runs::new(channel, config, dead),
+            runs: Runs::new(channel, config, parts),
         })
     }
 

@@ -30,6 +30,7 @@ use crate::adapter::{Abilities, Adapter, Carries, Ended, Incoming, Markup, Messa
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
 use crate::runs::{Begun, Event, Runs};
+use crate::sealed_file::FileSeal;
 use crate::service::Parts;
 
 /// Characters of one answer.
@@ -169,7 +170,10 @@ impl Email {
         Ok(Self {
             inbox,
             smtp: Server::read("smtp_url", smtp, password, ("smtp", 25), ("smtps", 465))?,
-            threads: Threads::new(parts.folder.join(format!("{}.threads", channel.name))),
+            threads: Threads::new(
+                parts.folder.join(format!("{}.threads", channel.name)),
+                FileSeal::new(parts.vault.clone()),
+            ),
             counted: Mutex::default(),
         })
     }
@@ -402,10 +406,9 @@ impl Imap {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
         let trigger = channel.trigger.clone().unwrap_or_default();
         let mailbox = trigger.mailbox.unwrap_or_else(|| "INBOX".to_owned());
-        let dead = parts.folder.join(format!("{}.dead", channel.name));
         Ok(Self {
             inbox: Inbox::new(channel, config, parts, &mailbox)?,
-            runs: Runs::new(channel, config, dead),
+            runs: Runs::new(channel, config, parts),
             kept: Mutex::default(),
         })
     }

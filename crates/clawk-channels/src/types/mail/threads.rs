@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sealed_file::FileSeal;
+
 /// Threads that are kept; the ones longest without mail go first.
 const MAX_THREADS: usize = 2_000;
 
@@ -28,13 +30,15 @@ struct Kept {
 #[derive(Debug)]
 pub(super) struct Threads {
     path: PathBuf,
+    seal: FileSeal,
     kept: Mutex<Option<Kept>>,
 }
 
 impl Threads {
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf, seal: FileSeal) -> Self {
         Self {
             path,
+            seal,
             kept: Mutex::default(),
         }
     }
@@ -44,7 +48,8 @@ impl Threads {
     }
 
     fn read(&self) -> Kept {
-        let text = match std::fs::read_to_string(&self.path) {
+        let read = std::fs::read(&self.path).and_then(|bytes| self.seal.open(&self.path, bytes));
+        let text = match read {
             Ok(text) => text,
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
@@ -53,7 +58,7 @@ impl Threads {
                 return Kept::default();
             }
         };
-        serde_json::from_str(&text).unwrap_or_else(|error| {
+        serde_json::from_slice(&text).unwrap_or_else(|error| {
             tracing::warn!(%error, "the threads of the mailbox can't be read; their subjects are lost");
             Kept::default()
         })
@@ -82,20 +87,20 @@ impl Threads {
             std::fs::create_dir_all(folder)?;
         }
         let fresh = self.path.with_extension("threads.new");
-        std::fs::write(&fresh, text)?;
+        std::fs::write(&fresh, self.seal.close(&self.path, text.into_bytes())?)?;
         std::fs::rename(&fresh, &self.path)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_THREADS, Thread, Threads};
+    use super::{FileSeal, MAX_THREADS, Thread, Threads};
 
     #[test]
     fn threads_outlive_the_process_and_the_oldest_goes_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mail.threads");
-        let threads = Threads::new(path.clone());
+        let threads = Threads::new(path.clone(), FileSeal::default());
         let thread = |n: usize| Thread {
             subject: n.to_string(),
             references: Vec::new(),
@@ -103,7 +108,7 @@ mod tests {
         for n in 0..3 {
             threads.put(&n.to_string(), thread(n)).unwrap();
         }
-        assert_eq!(Threads::new(path).get("1"), Some(thread(1)));
+        assert_eq!(Threads::new(path, FileSeal::default()).get("1"), Some(thread(1)));
         for n in 3..=MAX_THREADS {
             threads
                 .lock()

@@ -98,10 +98,9 @@ impl Queue {
                 .map_err(|()| "the broker's address takes no password".to_owned())?;
         }
         let queue = required(channel, "queue_name", |trigger| trigger.queue_name.as_deref())?;
-        let dead = parts.folder.join(format!("{}.dead", channel.name));
         Ok(Self {
             broker: broker(url, &queue, &channel.name, parts.secrets.env())?,
-            runs: Runs::new(channel, config, dead),
+            runs: Runs::new(channel, config, parts),
             replies: Mutex::default(),
             seen: Mutex::default(),
         })

@@ -13,7 +13,8 @@ impl Web {
         for file in files.iter().take(MAX_FILES) {
             let id = on_disk(&file.name, &file.data);
             std::fs::create_dir_all(&self.files)?;
-            std::fs::write(self.files.join(&id), &file.data)?;
+            let path = self.files.join(&id);
+            std::fs::write(&path, self.seal.close(&path, file.data.to_vec())?)?;
             kept.push(File {
                 id,
                 name: file.name.clone(),

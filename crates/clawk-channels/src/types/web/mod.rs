@@ -40,6 +40,7 @@ use crate::adapter::{
 };
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
+use crate::sealed_file::{FileSeal, seal_channel_files};
 use crate::service::Parts;
 
 /// Characters of one message.
@@ -75,6 +76,7 @@ pub(crate) struct Web {
     seats: Seats,
     log: Arc<Log>,
     files: std::path::PathBuf,
+    seal: FileSeal,
     streams: Arc<Semaphore>,
     sockets: Sockets,
     typing: Arc<Mutex<BTreeMap<String, Instant>>>,
@@ -83,7 +85,7 @@ pub(crate) struct Web {
     spoken: Mutex<std::collections::BTreeSet<String>>,
 }
 
-/// Seals what pages show of their conversations with the vault's current key, for all channels below `folder`.
+/// Seals what pages show of their conversations, and files of channels, with the vault's current key, for all channels below `folder`.
 ///
 /// # Errors
 /// A file can't be read or written, or no key of the vault opens it.
@@ -102,7 +104,7 @@ pub fn seal_conversations_anew(
             log::seal_files(&path, vault, true)?;
         }
     }
-    Ok(())
+    seal_channel_files(folder, vault, true)
 }
 
 impl std::fmt::Debug for Web {
@@ -155,8 +157,9 @@ impl Web {
             return Err(fault);
         }
         let folder = parts.folder.join(format!("{}.sound", channel.name));
+        let seal = FileSeal::new(parts.vault.clone());
         Self::with(channel, config, parts, |log| {
-            Sound::new(config, folder, log).map(Some)
+            Sound::new(config, (folder, seal), log).map(Some)
         })
     }
 
@@ -192,6 +195,7 @@ impl Web {
         Ok(Self {
             name: channel.name.clone(),
             files: parts.folder.join(format!("{}.files", channel.name)),
+            seal: FileSeal::new(parts.vault.clone()),
             sockets: Sockets {
                 seats: seats.clone(),
                 log: Arc::clone(&log),
@@ -500,7 +504,8 @@ impl Web {
                 .any(|entry| entry.files.iter().any(|file| file.id == id))
         });
         let data = if known {
-            std::fs::read(self.files.join(id))
+            let path = self.files.join(id);
+            std::fs::read(&path).and_then(|data| self.seal.open(&path, data))
         } else {
             Err(std::io::ErrorKind::NotFound.into())
         };

@@ -82,6 +82,7 @@ impl Record<'_> {
 
     pub(in crate::call) fn granted(&mut self, held: &Held, reply: &Reply) {
         let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
+        let words = EventWords::new(WordField::Shown, &held.shown);
         let payload = ApprovalGranted {
             action_id: &held.tool,
             basis_hash: held.basis,
@@ -94,11 +95,14 @@ impl Record<'_> {
             parameters_hash: held.parameters,
             plan_hash: held.plan,
             request_id: self.request.request_id.as_str(),
-            shown: &held.shown,
+            shown: ChainText::IN_CONTENT,
+            words_hash: Some(words.digest()),
         };
-        let scribe = &self.calls.scribe;
-        self.waiting
-            .push(scribe.entry(&self.thread, kind::APPROVAL_GRANTED, &payload));
+        let draft = self
+            .calls
+            .scribe
+            .entry(&self.thread, kind::APPROVAL_GRANTED, &payload);
+        self.waiting.push(draft.words(words));
     }
 
     /// The grant is void: recorded, and told.
@@ -126,6 +130,8 @@ impl Record<'_> {
         reason: Option<&str>,
         seen: Option<&str>,
     ) {
+        let words = EventWords::of_reason(reason);
+        let (reason, words_hash) = stand_in(words.as_ref());
         let payload = ApprovalAnswered {
             action_id: &self.request.tool,
             answer,
@@ -135,11 +141,12 @@ impl Record<'_> {
             request_id: self.request.request_id.as_str(),
             role,
             seen,
+            words_hash,
         };
-        self.waiting.push(
-            self.calls
-                .scribe
-                .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload),
-        );
+        let draft = self
+            .calls
+            .scribe
+            .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload);
+        self.waiting.push(draft.words(words));
     }
 }

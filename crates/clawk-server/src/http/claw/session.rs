@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use axum::response::Response;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::stream::{self, Reader, Streams};
 use crate::access::Rights;
 use crate::clients::{Client, Ends};
 use crate::http::auth::{Access, Principal};
+use crate::http::shares::{NoPlace, PlaceGuard, PlaceShares};
 use crate::http::{ApiError, App};
 
 /// All of them, and the places of sockets.
 #[derive(Debug, Clone)]
 pub(crate) struct Sessions {
     open: Arc<Mutex<HashMap<Arc<str>, Arc<Session>>>>,
-    places: Arc<Semaphore>,
+    places: PlaceShares,
     most: usize,
 }
 
@@ -36,7 +36,7 @@ impl Sessions {
     pub(crate) fn new(most: usize) -> Self {
         Self {
             open: Arc::default(),
-            places: Arc::new(Semaphore::new(most)),
+            places: PlaceShares::new(most),
             most,
         }
     }
@@ -48,11 +48,18 @@ impl Sessions {
     /// A place for a session or a socket.
     ///
     /// # Errors
-    /// 503: all are taken.
-    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            // silent-ok: only ever full
-            ApiError::unavailable(format!("{} sessions are open, which is the most", self.most))
+    /// 503: all are taken, or the principal's share is.
+    pub(crate) fn place(&self, principal: Option<&Principal>) -> Result<PlaceGuard, ApiError> {
+        self.places.take(principal).map_err(|none| {
+            let most = self.most;
+            ApiError::unavailable(match none {
+                NoPlace::Full => format!("{most} sessions are open, which is the most"),
+                NoPlace::ShareUsedUp => {
+                    format!(
+                        "this client's share of the {most} sessions is used up; end one, or ask again later"
+                    )
+                }
+            })
         })
     }
 
@@ -63,7 +70,7 @@ impl Sessions {
         principal: &Principal,
         access: Arc<Access>,
     ) -> Result<Arc<Session>, ApiError> {
-        let place = self.place()?;
+        let place = self.place(Some(principal))?;
         let id: Arc<str> = app.clock.uuid().to_string().into();
         let rights = principal.rights();
         let (open, gone) = (Arc::downgrade(&self.open), Arc::clone(&id));

@@ -69,7 +69,7 @@ pub(super) async fn open(
         (None, Some(token)) => auth::holder(&app, &access, token.as_bytes()).await.ok(),
         (None, None) => None,
     };
-    let place = app.claw.place()?;
+    let place = app.claw.place(principal.as_ref())?;
     let most = app.host.options().max_message_bytes;
     let upgrade = upgrade
         .protocols([PROTOCOL])

@@ -201,11 +201,13 @@ async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Resul
         session: Some(session),
         kinds,
         limit: usize::MAX,
+        with_content: true,
         ..Scan::default()
     };
     let events = agent.journal.scan(scan).await?;
-    let read =
-        |event: &Recorded| serde_json::from_str::<Value>(&event.payload).context("an event can't be read");
+    let read = |event: &Recorded| {
+        serde_json::from_str::<Value>(&event.payload_with_words()).context("an event can't be read")
+    };
     let (mut calls, mut took) = (Vec::new(), Value::Null);
     for event in &events {
         let payload = read(event)?;

@@ -97,6 +97,20 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Every event in order, as people read it. A file holds no contents, so codes stand where words were.
+    pub(in crate::cmd) fn each_with_words(
+        &self,
+        pick: Pick,
+        mut take: impl FnMut(TraceEvent) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Self::State(reader) => self.each(pick, |event| take(with_words(reader, event))),
+            Self::File(_) => self.each(pick, take),
+        }
+    }
+}
+
 /// The door of the chain that every run of an agent keeps for its lifecycle.
 const RUNTIME: &str = "runtime";
 /// Sessions looked at for the latest conversation; beyond, the latest of all is meant.
@@ -187,7 +201,7 @@ pub(super) fn parse(line: &[u8]) -> Result<TraceEvent> {
 }
 
 /// A sealed event with its payload as a map.
-pub(super) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
+pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
     Ok(TraceEvent {
         trace_version: event.trace_version.to_owned(),
         event_id: event.event_id,
@@ -202,6 +216,16 @@ pub(super) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
         event_hash: event.event_hash,
         previous_event_hash: event.previous_event_hash,
     })
+}
+
+/// An event as people read it: with the words that its content holds, where the state has them and they can be opened.
+pub(in crate::cmd) fn with_words(reader: &Reader, mut event: TraceEvent) -> TraceEvent {
+    if let Some(hash) = clawk_kernel::words_hash(&event.payload) {
+        // silent-ok: without the key, or after an erasure, the code stays
+        let content = reader.content(hash).ok().flatten();
+        clawk_kernel::put_words(&mut event.payload, content.as_deref());
+    }
+    event
 }
 
 fn at(path: &Path, number: u64) -> String {

@@ -11,7 +11,7 @@ use clawk_proto::trace::TraceEvent;
 use clawk_trace::MAX_LINE_BYTES;
 
 use super::Lines;
-use super::source::{Pick, Source, open, pages, parse, whole};
+use super::source::{Pick, Source, open, pages, parse, whole, with_words};
 use crate::out::Format;
 
 /// How often a follower looks for more.
@@ -41,6 +41,14 @@ struct Printer {
 }
 
 impl Printer {
+    /// As it is printed: JSON is the record itself.
+    fn of_state(&self, reader: &Reader, event: TraceEvent) -> TraceEvent {
+        match self.format {
+            Format::Human => with_words(reader, event),
+            Format::Json => event,
+        }
+    }
+
     fn print(&mut self, event: &TraceEvent) -> Result<()> {
         let mut out = io::stdout().lock();
         match self.format {
@@ -61,7 +69,11 @@ fn state(reader: &Reader, pick: Pick, count: usize, follow: bool, printer: &mut 
     };
     let mut latest = VecDeque::new();
     let mut row = pages(reader, pick, after, |stored| {
-        keep(&mut latest, count, whole(&stored.event)?);
+        keep(
+            &mut latest,
+            count,
+            printer.of_state(reader, whole(&stored.event)?),
+        );
         Ok(())
     })?;
     for event in &latest {
@@ -72,7 +84,10 @@ fn state(reader: &Reader, pick: Pick, count: usize, follow: bool, printer: &mut 
     }
     loop {
         std::thread::sleep(POLL);
-        row = pages(reader, pick, row, |stored| printer.print(&whole(&stored.event)?))?;
+        row = pages(reader, pick, row, |stored| {
+            let event = printer.of_state(reader, whole(&stored.event)?);
+            printer.print(&event)
+        })?;
     }
 }
 

@@ -18,6 +18,7 @@ use super::log::{Entry, Log, Who};
 use crate::adapter::Incoming;
 use crate::config::ChannelConfig;
 use crate::inlet::{Inlet, Taken};
+use crate::sealed_file::FileSeal;
 
 /// The longest recording, milliseconds.
 pub(super) const MAX_MS: u64 = 300_000;
@@ -77,7 +78,7 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
 impl Sound {
     pub(super) fn new(
         config: &ChannelConfig,
-        folder: std::path::PathBuf,
+        (folder, seal): (std::path::PathBuf, FileSeal),
         log: Arc<Log>,
     ) -> Result<Self, String> {
         let named = |key: &str| config.settings.get(key).cloned();
@@ -85,7 +86,7 @@ impl Sound {
         Ok(Self {
             transcribe: named("transcribe").ok_or("`settings.transcribe` is missing")?,
             speak: named("speak").map(|provider| (provider, voice)),
-            shelf: Shelf::new(folder, u64::from(config.max_attachment_mb) << 20),
+            shelf: Shelf::new(folder, u64::from(config.max_attachment_mb) << 20, seal),
             log,
             lines: Mutex::default(),
             at_once: Semaphore::new(AT_ONCE),

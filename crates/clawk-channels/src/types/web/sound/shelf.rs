@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::MAX_MS;
 use crate::adapter::Incoming;
 use crate::genuine::hex;
+use crate::sealed_file::FileSeal;
 
 /// Recordings that could not be understood: so many are kept, the oldest go.
 const MAX_KEPT: usize = 100;
@@ -158,16 +159,28 @@ fn unkept(error: &io::Error) -> String {
     "it could not be kept now; send it again".to_owned()
 }
 
+/// Puts the sealed bytes in the place of a recording that came in plain.
+fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
 /// The recordings of one channel.
 #[derive(Debug)]
 pub(super) struct Shelf {
     folder: PathBuf,
     max_bytes: u64,
+    seal: FileSeal,
 }
 
 impl Shelf {
-    pub(super) const fn new(folder: PathBuf, max_bytes: u64) -> Self {
-        Self { folder, max_bytes }
+    pub(super) const fn new(folder: PathBuf, max_bytes: u64, seal: FileSeal) -> Self {
+        Self {
+            folder,
+            max_bytes,
+            seal,
+        }
     }
 
     pub(super) fn begin(&self, media_type: &str) -> Result<Taking, String> {
@@ -232,8 +245,13 @@ impl Shelf {
         };
         let note = serde_json::to_vec(&recording).map_err(|error| error.to_string())?;
         let kept = || -> io::Result<()> {
-            taking.file.sync_all()?;
-            fs::rename(&taking.path, self.path(&recording.conversation, id, SOUND))?;
+            let sound = self.path(&recording.conversation, id, SOUND);
+            if self.seal.is_on() {
+                write_over(&taking.path, &self.seal.close(&sound, fs::read(&taking.path)?)?)?;
+            } else {
+                taking.file.sync_all()?;
+            }
+            fs::rename(&taking.path, &sound)?;
             let (fresh, path) = (
                 self.path(&recording.conversation, id, "new"),
                 self.path(&recording.conversation, id, NOTE),
@@ -244,7 +262,7 @@ impl Shelf {
                 .truncate(true)
                 .mode(0o600)
                 .open(&fresh)?;
-            file.write_all(&note)?;
+            file.write_all(&self.seal.close(&path, note)?)?;
             file.sync_all()?;
             fs::rename(&fresh, &path)?;
             File::open(&self.folder)?.sync_all()
@@ -254,7 +272,8 @@ impl Shelf {
     }
 
     pub(super) fn data(&self, recording: &Recording) -> io::Result<Vec<u8>> {
-        let data = fs::read(self.path(&recording.conversation, &recording.id, SOUND))?;
+        let path = self.path(&recording.conversation, &recording.id, SOUND);
+        let data = self.seal.open(&path, fs::read(&path)?)?;
         if Digest(Sha256::digest(&data).into()) == recording.digest {
             Ok(data)
         } else {
@@ -273,7 +292,10 @@ impl Shelf {
         for entry in found {
             let path = entry?.path();
             match path.extension().and_then(|kind| kind.to_str()) {
-                Some(NOTE) => all.push(serde_json::from_slice(&fs::read(&path)?).map_err(io::Error::other)?),
+                Some(NOTE) => {
+                    let note = self.seal.open(&path, fs::read(&path)?)?;
+                    all.push(serde_json::from_slice(&note).map_err(io::Error::other)?);
+                }
                 Some(PART | "new") => fs::remove_file(&path)?,
                 Some(_) | None => {}
             }
@@ -323,7 +345,7 @@ mod tests {
 
     use clawk_kernel::time::Timestamp;
 
-    use super::{MAX_KEPT, Shelf, cluster_ms};
+    use super::{FileSeal, MAX_KEPT, Shelf, cluster_ms};
     use crate::adapter::Incoming;
 
     fn now() -> Timestamp {
@@ -339,11 +361,16 @@ mod tests {
         }
     }
 
+    fn sealing() -> FileSeal {
+        let key = clawk_recall::seal::Key::from_hex(&"ab".repeat(32)).unwrap();
+        FileSeal::new(Some(clawk_recall::seal::Vault::new(key)))
+    }
+
     #[test]
     fn an_accepted_recording_outlives_the_process_and_what_was_not_accepted_goes() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("sound");
-        let shelf = Shelf::new(at.clone(), 1 << 20);
+        let shelf = Shelf::new(at.clone(), 1 << 20, sealing());
         let take = |id: &str| {
             let mut taking = shelf.begin("audio/pcm;rate=16000").unwrap();
             taking.push(&[1; 16_000]).unwrap();
@@ -355,7 +382,7 @@ mod tests {
         let mut cut = shelf.begin("audio/wav").unwrap();
         cut.push(&[0; 100]).unwrap();
         std::mem::forget(cut);
-        let again = Shelf::new(at.clone(), 1 << 20);
+        let again = Shelf::new(at.clone(), 1 << 20, sealing());
         assert_eq!(
             again.pending().unwrap(),
             [one.clone(), two.clone()],
@@ -363,6 +390,10 @@ mod tests {
         );
         assert!(again.waits("ann/x", "a") && !again.waits("bob/x", "a"));
         assert_eq!(again.data(&one).unwrap().len(), 32_000);
+        for file in std::fs::read_dir(&at).unwrap() {
+            let bytes = std::fs::read(file.unwrap().path()).unwrap();
+            assert!(clawk_recall::seal::is_sealed(&bytes), "no file is in plain");
+        }
         again.done(&one, false);
         again.done(&two, true);
         assert_eq!(again.pending().unwrap(), []);
@@ -382,7 +413,7 @@ mod tests {
     #[test]
     fn what_is_too_large_too_long_or_of_another_kind_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(folder.path().to_owned(), 20 << 20);
+        let shelf = Shelf::new(folder.path().to_owned(), 20 << 20, FileSeal::default());
         for kind in [
             "audio/aiff",
             "audio/pcm",
@@ -396,7 +427,7 @@ mod tests {
         let mut long = shelf.begin("audio/pcm;rate=8000").unwrap();
         long.push(&vec![0; 16_000 * 300]).unwrap();
         assert!(long.push(&[0; 16_000]).unwrap_err().contains("5 minutes"));
-        let mut large = Shelf::new(folder.path().to_owned(), 1 << 20)
+        let mut large = Shelf::new(folder.path().to_owned(), 1 << 20, FileSeal::default())
             .begin("audio/webm")
             .unwrap();
         assert!(large.push(&vec![0; (1 << 20) + 1]).unwrap_err().contains("1 MiB"));
