@@ -20,7 +20,7 @@ npm_packages=(
 )
 # The protocols' own test suites and clients for Node, and the Node that they need.
 suite_packages=(
-  @modelcontextprotocol/conformance@0.1.16
+  @modelcontextprotocol/conformance@0.2.0-alpha.12
   @modelcontextprotocol/inspector@0.15.0
   openai@7.57.0
   node@22.23.3

@@ -47,6 +47,8 @@ const FATAL_WAIT_MS: u64 = 300_000;
 const LONGEST_IMPOSED_MS: u64 = 3_600_000;
 /// A channel that was connected for so long begins with the first wait again, milliseconds.
 const WELL_MS: u64 = 30_000;
+/// The longest wait of one that was connected for less: the platform is there again, so its people do not wait a minute for it.
+const FLAPPING_WAIT_MS: u64 = 8_000;
 /// The largest request of a platform, bytes; WhatsApp's are up to 3 MB.
 const MAX_HOOK_BYTES: usize = 4 << 20;
 /// Rows of the outbox that are counted.
@@ -609,6 +611,15 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationTo
     }
 }
 
+/// The wait before the next try to connect, by how long the channel was connected; `None`: it was not.
+fn next_wait_ms(wait_ms: u64, connected: Option<Duration>) -> u64 {
+    match connected {
+        Some(time) if time >= Duration::from_millis(WELL_MS) => FIRST_WAIT_MS,
+        Some(_) => wait_ms.min(FLAPPING_WAIT_MS),
+        None => wait_ms,
+    }
+}
+
 /// Keeps one channel connected, and delivers its answers while it is.
 async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>, over: CancellationToken) {
     let name = inlet.channel().name.clone();
@@ -633,9 +644,7 @@ async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>,
         if over.is_cancelled() {
             return;
         }
-        if well.is_some_and(|since| since.elapsed() >= Duration::from_millis(WELL_MS)) {
-            wait_ms = FIRST_WAIT_MS;
-        }
+        wait_ms = next_wait_ms(wait_ms, well.map(|since| since.elapsed()));
         let least = if ended.fatal { FATAL_WAIT_MS } else { wait_ms };
         // Between a half and the whole, so that many channels do not come back together.
         let jitter = inlet.clock().random() % (least / 2 + 1);
@@ -652,5 +661,21 @@ async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>,
             () = over.cancelled() => return,
             () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{FIRST_WAIT_MS, FLAPPING_WAIT_MS, LONGEST_WAIT_MS, next_wait_ms};
+
+    #[test]
+    fn a_platform_that_is_there_again_is_not_waited_for_a_minute() {
+        let wait = |connected| next_wait_ms(LONGEST_WAIT_MS, connected);
+        assert_eq!(wait(None), LONGEST_WAIT_MS);
+        assert_eq!(wait(Some(Duration::from_secs(1))), FLAPPING_WAIT_MS);
+        assert_eq!(wait(Some(Duration::from_secs(31))), FIRST_WAIT_MS);
+        assert_eq!(next_wait_ms(FIRST_WAIT_MS, Some(Duration::ZERO)), FIRST_WAIT_MS);
     }
 }

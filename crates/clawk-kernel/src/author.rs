@@ -75,7 +75,7 @@ impl Author {
 
     /// The author of a message, by its door as it is recorded with the message.
     pub(crate) fn of(origin: &Origin, manifest: &Manifest) -> Self {
-        let door = &origin.door;
+        let door = origin.sender_door();
         Self {
             kind: origin.author_kind.unwrap_or_else(|| kind_of(door, manifest)),
             door: match door {

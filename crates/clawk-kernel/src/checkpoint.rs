@@ -212,7 +212,7 @@ impl Saver {
                 whose: context
                     .origin
                     .as_ref()
-                    .map(|origin| recall::whose(&origin.door))
+                    .map(|origin| recall::whose(origin.sender_door()))
                     .unwrap_or_default(),
                 made_from,
             },
@@ -265,7 +265,7 @@ fn key_of(id: &RequestId) -> String {
 
 fn place(calls: &Calls, context: &Context) -> Scope {
     match &context.origin {
-        Some(origin) => recall::place(calls, &origin.door),
+        Some(origin) => recall::place(calls, origin.sender_door()),
         None => Scope {
             identity: calls.manifest.identity.name.clone(),
             channel: String::new(),

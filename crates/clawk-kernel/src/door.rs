@@ -133,6 +133,8 @@ pub(crate) struct Origin {
     pub(crate) author_kind: Option<AuthorKind>,
     /// Origins of words of others that the text repeats.
     pub(crate) repeats: BTreeSet<String>,
+    /// By which door the message came, where its turn goes on in a fork and answers at another one.
+    pub(crate) written_by: Option<Door>,
 }
 
 /// What `ckp.message.accepted` says of it.
@@ -161,6 +163,7 @@ impl From<Door> for Origin {
             tools: Vec::new(),
             author_kind: None,
             repeats: BTreeSet::new(),
+            written_by: None,
         }
     }
 }
@@ -216,7 +219,13 @@ impl Origin {
             tools: Vec::new(),
             author_kind: came.author_kind,
             repeats: came.repeats,
+            written_by: None,
         }
+    }
+
+    /// The door of whoever said it. The answer goes to [`Origin::door`].
+    pub(crate) fn sender_door(&self) -> &Door {
+        self.written_by.as_ref().unwrap_or(&self.door)
     }
 
     /// The same message said once more by somebody with at most these rights: its door, its sender and its role stay. It is another
@@ -230,8 +239,23 @@ impl Origin {
         .at_most(most)
     }
 
-    /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound.
+    /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound. The message stays its
+    /// sender's, unless whoever forks it may know less than the sender: a fork must not recall what the forker may not read.
     pub(crate) fn forked_by(self, by: &Self) -> Self {
+        if by.role < Role::Admin && by.role <= self.role {
+            return by.clone().at_most(self.role);
+        }
+        Self {
+            author_kind: self.author_kind,
+            repeats: self.repeats,
+            written_by: Some(self.written_by.unwrap_or(self.door)),
+            ..by.clone()
+        }
+        .at_most(self.role)
+    }
+
+    /// The same as records have it whose fork does not say that it keeps the sender.
+    pub(crate) fn taken_over_by(self, by: &Self) -> Self {
         by.clone().at_most(self.role)
     }
 

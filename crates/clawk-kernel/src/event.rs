@@ -297,6 +297,9 @@ payloads! {
 pub struct ForkPoint {
     /// The hash of the last event that counts.
     pub event_hash: Digest,
+    /// The turn that goes on stays its sender's. Records of earlier versions gave it to whoever forked it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_sender: bool,
     /// Its sequence.
     pub sequence: u64,
     /// The source.

@@ -34,6 +34,7 @@ pub(crate) async fn fork(
             (turn.message, turn.resumes) = (MessageId(id), 0);
             turn.origin = turn.origin.clone().forked_by(&Origin::from(door.clone()));
             point.turn = Some(id);
+            point.keeps_sender = true;
         } else {
             let mut turn = turn.turn.clone();
             if turn.has_begun() {

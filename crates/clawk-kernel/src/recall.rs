@@ -81,8 +81,8 @@ pub(crate) fn may_recall(calls: &Calls, store: &str, origin: &Origin) -> Whose {
     if origin.role >= Role::Admin || calls.memories.across_senders.contains(store) {
         return Whose::All;
     }
-    let mut known = vec![whose(&origin.door)];
-    if let Door::Channel { channel, sender, .. } = &origin.door {
+    let mut known = vec![whose(origin.sender_door())];
+    if let Door::Channel { channel, sender, .. } = origin.sender_door() {
         known.push(format!("{channel}/of/{sender}"));
     }
     Whose::Of(known)
@@ -156,7 +156,7 @@ pub(crate) async fn before(
             vector: vectors::of_question(&calls.memories, store, question, turn.purse, cancel).await,
             limit: varied::looked_at(top_k),
         };
-        let place = place(calls, &turn.origin.door);
+        let place = place(calls, turn.origin.sender_door());
         match backend.ask(store, &place, ask).await {
             Ok(mut found) => {
                 let own = turn.thread.session.to_string();
@@ -167,9 +167,16 @@ pub(crate) async fn before(
                 trace(&*calls.runner, store, &mut found).await;
                 // What a replay finds was judged, and chosen, when it was recorded.
                 if !calls.memories.taped {
-                    authors::judge(calls, &mut found, (turn.author, &whose(&turn.origin.door))).await;
+                    authors::judge(
+                        calls,
+                        &mut found,
+                        (turn.author, &whose(turn.origin.sender_door())),
+                    )
+                    .await;
                 }
-                calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
+                calls
+                    .memories
+                    .weigh(store, &mut found, &whose(turn.origin.sender_door()));
                 if !calls.memories.taped {
                     found.hits = shown.choose(found.hits, top_k);
                 }
@@ -459,7 +466,7 @@ pub(crate) async fn after(
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     let kept = stores.filter(|store| rank::takes_up(store));
     let entries = entries(turn, (asked, said), untrusted);
-    let place = place(calls, &turn.origin.door);
+    let place = place(calls, turn.origin.sender_door());
     for store in kept {
         let done = backend
             .keep(
@@ -491,7 +498,7 @@ fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<Str
         origin: origin.to_owned(),
         untrusted,
         session: turn.thread.session.to_string(),
-        whose: whose(&turn.origin.door),
+        whose: whose(turn.origin.sender_door()),
         author: turn.author.words(),
         made_from,
     };

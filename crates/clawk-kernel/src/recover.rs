@@ -236,13 +236,30 @@ pub(crate) async fn rebuild_inner(
     Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
 }
 
-type Forked = (Option<Uuid>, Origin);
+/// A source's fork, by the first event of the session that it made.
+struct RecordedFork {
+    /// The turn that goes on there.
+    turn: Option<Uuid>,
+    by: Origin,
+    keeps_sender: bool,
+}
+
+impl RecordedFork {
+    /// Whose the turn is that goes on.
+    fn origin_of_turn(&self, origin: &Origin) -> Origin {
+        let origin = origin.clone();
+        match self.keeps_sender {
+            true => origin.forked_by(&self.by),
+            false => origin.taken_over_by(&self.by),
+        }
+    }
+}
 
 /// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
 async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
     let wanted = session;
     // Each with its last event and, of a source, the fork of it: the turn that goes on, and who forked.
-    let mut parts: Vec<(SessionId, Option<u64>, Option<Forked>)> = vec![(session, at, None)];
+    let mut parts: Vec<(SessionId, Option<u64>, Option<RecordedFork>)> = vec![(session, at, None)];
     while let Some((session, _, _)) = parts.last() {
         let first = Scan {
             session: Some(*session),
@@ -262,10 +279,15 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
                 "more than {MAX_DEPTH} forks of forks"
             )));
         }
-        parts.push((fork.session_id, Some(fork.sequence), Some((fork.turn, by))));
+        let recorded = RecordedFork {
+            turn: fork.turn,
+            by,
+            keeps_sender: fork.keeps_sender,
+        };
+        parts.push((fork.session_id, Some(fork.sequence), Some(recorded)));
     }
     let mut fold = Fold::default();
-    for (session, until, turn) in parts.into_iter().rev() {
+    for (session, until, forked) in parts.into_iter().rev() {
         let scan = Scan {
             session: Some(session),
             with_content: true,
@@ -279,8 +301,8 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
                 }
             })
             .await?;
-        if let Some((turn, by)) = turn.filter(|_| session != wanted) {
-            fold.fork(calls, turn, &by);
+        if let Some(forked) = forked.filter(|_| session != wanted) {
+            fold.fork(calls, &forked);
         }
     }
     calls.cuts.add(wanted, std::mem::take(&mut fold.cuts));
@@ -583,16 +605,16 @@ impl Fold {
         });
     }
 
-    /// What follows happens in another session: the turn that goes on there belongs to who forked it, with an id of its own and no more
+    /// What follows happens in another session: the turn that goes on there answers whoever forked it, with an id of its own and no more
     /// rights than its message had; what waited waits here.
-    fn fork(&mut self, calls: &Calls, turn: Option<Uuid>, by: &Origin) {
+    fn fork(&mut self, calls: &Calls, forked: &RecordedFork) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
-        match (self.running.take(), turn) {
+        match (self.running.take(), forked.turn) {
             (Some(open), Some(id)) => {
                 self.running = Some(OpenTurn {
                     message: MessageId(id),
-                    origin: open.origin.clone().forked_by(by),
+                    origin: forked.origin_of_turn(&open.origin),
                     resumes: 0,
                     ..open
                 });
@@ -606,8 +628,11 @@ impl Fold {
                 self.waiting = waiting
                     .next()
                     .map(|(_, said, origin)| {
-                        let by = by.clone().repeating(&Author::of(&origin, &calls.manifest));
-                        (MessageId(id), said, by.at_most(origin.role))
+                        let mut goes_on = forked.origin_of_turn(&origin);
+                        if goes_on.written_by.is_none() {
+                            goes_on = goes_on.repeating(&Author::of(&origin, &calls.manifest));
+                        }
+                        (MessageId(id), said, goes_on)
                     })
                     .into_iter()
                     .collect()

@@ -181,7 +181,7 @@ impl Asked<'_> {
 
     fn place(&self) -> Scope {
         match self.origin() {
-            Some(origin) => recall::place(self.calls, &origin.door),
+            Some(origin) => recall::place(self.calls, origin.sender_door()),
             None => Scope {
                 identity: self.calls.manifest.identity.name.clone(),
                 channel: self.caller.door.to_owned(),
@@ -215,7 +215,7 @@ impl Asked<'_> {
             session: self.caller.thread.session.to_string(),
             whose: self
                 .origin()
-                .map(|origin| recall::whose(&origin.door))
+                .map(|origin| recall::whose(origin.sender_door()))
                 .unwrap_or_default(),
             made_from,
         }
@@ -316,7 +316,7 @@ impl Asked<'_> {
         }
         let mine = self
             .origin()
-            .map(|origin| recall::whose(&origin.door))
+            .map(|origin| recall::whose(origin.sender_door()))
             .unwrap_or_default();
         recall::trace(&*self.calls.runner, spec, &mut found).await;
         if let Some(requester) = self

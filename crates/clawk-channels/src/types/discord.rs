@@ -20,9 +20,10 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::discord_threads as threads;
-use super::discord_words::{self, File, Message};
+use super::discord_words::{self, File, Message, is_later};
 use super::gateway::{self, Frame, Gateway};
 use super::names::Names;
+use super::refusals::{self, MessageRefusal};
 use super::{escaped, own_host, secret, worded};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Incoming,
@@ -462,7 +463,7 @@ impl Discord {
         let answer = self.api.send(method.clone(), path, Some(body)).await;
         // Nothing was sent: the message that is answered can't be named, and the words go without it.
         if let Ok(refused) = &answer
-            && refuses_reply(refused.status.as_u16(), &refused.body)
+            && refusals::discord(refused.status.as_u16(), &refused.body) == MessageRefusal::RepliedGone
             && let Some(rest) = worded::without(body, "message_reference")
         {
             return outcome(self.api.send(method, path, Some(&rest)).await);
@@ -512,6 +513,12 @@ impl Discord {
             answer.status.as_u16() == 404
                 && answer.body.get("code").and_then(Value::as_u64) == Some(UNKNOWN_CHANNEL)
         });
+        if threads::is_gone(&answer) {
+            return match threads::channel_of(self, &path).await {
+                Some(path) => outcome(self.hand_in(&path, &body(&path), file).await),
+                None => outcome(answer),
+            };
+        }
         if !unknown {
             return outcome(answer);
         }
@@ -585,6 +592,10 @@ pub(super) fn outcome(answer: Result<Answer, Fault>) -> Delivery {
             reason: said(&answer),
         },
         Ok(answer) => {
+            let refusal = refusals::discord(answer.status.as_u16(), &answer.body);
+            if let Some(delivery) = refusal.delivery(retry_after(&answer), &told(&answer)) {
+                return delivery;
+            }
             let id = answer.text("/id").map(str::to_owned);
             answer.delivery(id, false, &said(&answer))
         }
@@ -617,21 +628,19 @@ impl Gateway for Discord {
     }
 }
 
-/// The platform refuses because of the message that is answered: it is gone, of another kind, or the bot may not read it.
-fn refuses_reply(status: u16, body: &Value) -> bool {
-    let code = body.get("code").and_then(Value::as_u64);
-    let named = body.pointer("/errors/message_reference").is_some();
-    (400..500).contains(&status) && (matches!(code, Some(160_002 | 10_008)) || code == Some(50_035) && named)
-}
-
-/// Whether a message came after another one: ids are numbers that grow.
-fn is_later(id: &str, than: &str) -> bool {
-    (id.len(), id) > (than.len(), than)
-}
-
 /// At most 25 characters that are the same for the same message.
 fn nonce(id: &str) -> String {
     hex(Sha256::digest(id.as_bytes()).get(..12).unwrap_or_default())
+}
+
+/// The platform's words with its status and code.
+fn told(answer: &Answer) -> String {
+    let code = answer
+        .body
+        .get("code")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    format!("{} {code}: {}", answer.status.as_u16(), said(answer))
 }
 
 pub(super) fn said(answer: &Answer) -> String {
@@ -649,7 +658,7 @@ pub(super) fn number(text: &str) -> bool {
 }
 
 /// The path of a conversation's messages; ids are numbers.
-fn messages(conversation: &str) -> Result<String, Delivery> {
+pub(super) fn messages(conversation: &str) -> Result<String, Delivery> {
     if number(conversation) {
         return Ok(format!("channels/{conversation}/messages"));
     }

@@ -9,8 +9,10 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::discord::{Discord, number, outcome, said};
+use super::discord::{Discord, messages, number, outcome, said};
+use super::refusals::{self, MessageRefusal};
 use crate::adapter::Incoming;
+use crate::api::{Answer, Fault};
 use crate::inlet::harmless;
 
 /// Threads that are remembered; the oldest ids go first.
@@ -109,6 +111,21 @@ fn name(text: &str) -> String {
     } else {
         line
     }
+}
+
+/// The platform refuses because the thread is locked or archived.
+pub(super) fn is_gone(answer: &Result<Answer, Fault>) -> bool {
+    answer.as_ref().is_ok_and(|answer| {
+        refusals::discord(answer.status.as_u16(), &answer.body) == MessageRefusal::ThreadGone
+    })
+}
+
+/// The path of the messages of the channel in which a thread stands, by the path of the thread's own. `None`: the platform does not say.
+pub(super) async fn channel_of(discord: &Discord, messages_of_thread: &str) -> Option<String> {
+    let thread = messages_of_thread.strip_suffix("/messages")?;
+    let asked = discord.ask(Method::GET, thread, None).await;
+    let channel = asked.ok().filter(|channel| channel.status.is_success())?; // silent-ok: the refusal is told then
+    messages(channel.text("/parent_id")?).ok() // silent-ok: an id that is no number is none
 }
 
 /// Where a message of a conversation is now: its channel, where its thread is not made.

@@ -125,6 +125,11 @@ fn things(message: &Map<String, Value>) -> Vec<String> {
     lines
 }
 
+/// Whether a message came after another one: ids are numbers that grow.
+pub(super) fn is_later(id: &str, than: &str) -> bool {
+    (id.len(), id) > (than.len(), than)
+}
+
 #[cfg(test)]
 mod tests {
     use clawk_kernel::ports::QuoteAuthor;

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::lark_frame::{Frame, Joined};
 use super::lark_reactions as reactions;
 use super::lark_text::{harmless, read};
-use super::{escaped, listening, own_host, secret, secret_named, setting};
+use super::{escaped, listening, own_host, refusals, secret, secret_named, setting};
 use crate::adapter::{
     Abilities, Adapter, Asking, Carries, CodeBlock, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
     Press, Unit, carried,
@@ -535,9 +535,12 @@ impl Lark {
                 after_ms: wait_ms(&answer),
                 reason,
             },
-            // Some are told with 200.
-            _ if answer.status.is_success() => Delivery::Failed { reason },
-            _ => answer.delivery(id, true, &reason),
+            code => match refusals::lark(code).delivery(wait_ms(&answer), &format!("{code}: {reason}")) {
+                Some(delivery) => delivery,
+                // Some are told with 200.
+                None if answer.status.is_success() => Delivery::Failed { reason },
+                None => answer.delivery(id, true, &reason),
+            },
         }
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, secret, secret_named, worded};
+use super::{escaped, listening, refusals, secret, secret_named, worded};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Press,
     Unit, carried,
@@ -311,7 +311,14 @@ impl Line {
             Ok(answer) if answer.status.as_u16() == 409 => Delivery::Delivered {
                 platform_id: sent_id(&answer),
             },
-            Ok(answer) => answer.delivery(sent_id(&answer), true, &said(&answer)),
+            Ok(answer) => {
+                let details = answer.text("/details/0/message").unwrap_or_default();
+                let refusal = refusals::line(answer.status.as_u16(), &said(&answer), details);
+                let told = format!("{} {details}", said(&answer));
+                refusal
+                    .outcome(&answer, &told)
+                    .unwrap_or_else(|| answer.delivery(sent_id(&answer), true, &said(&answer)))
+            }
             Err(fault) => fault.delivery(),
         }
     }

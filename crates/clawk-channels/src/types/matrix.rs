@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::matrix_words::{self, Worded};
 use super::names::Names;
+use super::refusals::{self, MessageRefusal};
+use super::worded::without;
 use super::{escaped, secret};
 use crate::adapter::{
     Abilities, Adapter, Carries, EDIT, Ended, Incoming, Markup, MessageFrame, Out, OutFile, Unit,
@@ -543,14 +545,50 @@ impl Matrix {
         Err(said(&answer))
     }
 
-    async fn put(&self, out: &Out, content: &Value) -> Delivery {
-        let (room, _) = place(&out.conversation);
+    async fn put_in(&self, room: &str, id: &str, content: &Value) -> Result<Answer, Fault> {
         let path = format!(
             "_matrix/client/v3/rooms/{}/send/m.room.message/{}",
             escaped(room),
-            escaped(&out.id)
+            escaped(id)
         );
-        let answer = match self.api.send(Method::PUT, &path, Some(content)).await {
+        self.api.send(Method::PUT, &path, Some(content)).await
+    }
+
+    /// Sends it, and changes what is refused for a reason that has a cure: without a relation that the server does not take, and to the
+    /// room that took the place of this one.
+    async fn put_cured(&self, out: &Out, content: &Value) -> Result<Answer, Fault> {
+        let (room, _) = place(&out.conversation);
+        let answer = self.put_in(room, &out.id, content).await?;
+        let changes = content.get("m.new_content").is_some();
+        if refusal(&answer) == MessageRefusal::ThreadGone
+            && !changes
+            && let Some(rest) = without(content, "m.relates_to")
+        {
+            return self.put_in(room, &out.id, &rest).await;
+        }
+        if answer.status.as_u16() == 403
+            && !changes
+            && let Some(next) = self.replacement(room).await
+        {
+            let plain = without(content, "m.relates_to");
+            return self
+                .put_in(&next, &out.id, plain.as_ref().unwrap_or(content))
+                .await;
+        }
+        Ok(answer)
+    }
+
+    /// The room that took the place of this one when it was upgraded.
+    async fn replacement(&self, room: &str) -> Option<String> {
+        let path = format!("_matrix/client/v3/rooms/{}/state/m.room.tombstone", escaped(room));
+        let asked = self.api.send(Method::GET, &path, None).await;
+        let answer = asked.ok().filter(|answer| answer.status.is_success())?; // silent-ok: the refusal is told then
+        let next = answer.text("/replacement_room")?;
+        (next.starts_with('!') && next != room).then(|| next.to_owned())
+    }
+
+    async fn put(&self, out: &Out, content: &Value) -> Delivery {
+        let answer = match self.put_cured(out, content).await {
             Ok(answer) => answer,
             Err(fault) => return fault.delivery(),
         };
@@ -562,12 +600,15 @@ impl Matrix {
             }
             own.insert(id.clone());
         }
-        match answer.status.as_u16() {
-            429 => Delivery::Retry {
+        if answer.status.as_u16() == 429 {
+            return Delivery::Retry {
                 after_ms: retry_after(&answer),
                 reason: said(&answer),
-            },
-            _ => answer.delivery(id, true, &said(&answer)),
+            };
+        }
+        match refusal(&answer).outcome(&answer, &said(&answer)) {
+            Some(delivery) => delivery,
+            None => answer.delivery(id, true, &said(&answer)),
         }
     }
 }
@@ -588,6 +629,11 @@ fn media(at: &str) -> Option<(&str, &str)> {
     let fits = !server.is_empty() && !id.is_empty() && server.chars().all(host) && id.chars().all(plain);
     // A path of dots would be another address.
     (fits && server.chars().any(|c| c.is_ascii_alphanumeric())).then_some((server, id))
+}
+
+fn refusal(answer: &Answer) -> MessageRefusal {
+    let text = |name: &str| answer.text(name).unwrap_or_default();
+    refusals::matrix(answer.status.as_u16(), text("/errcode"), text("/error"))
 }
 
 fn said(answer: &Answer) -> String {

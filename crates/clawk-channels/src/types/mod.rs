@@ -21,6 +21,7 @@ mod matrix_words;
 mod names;
 pub(crate) mod qq;
 pub(crate) mod queue;
+mod refusals;
 pub(crate) mod slack;
 mod slack_words;
 pub(crate) mod telegram;

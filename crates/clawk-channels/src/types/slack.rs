@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::refusals::{self, MessageRefusal};
 use super::slack_words;
 use super::worded::without;
 use super::{escaped, listening, own_host, secret, secret_named};
@@ -45,41 +46,6 @@ const MAX_SECTION: usize = 2_900;
 const SILENCE: Duration = Duration::from_secs(60);
 /// Messages among which one of ours is looked for.
 const LOOKED_AT: u32 = 50;
-/// What no second try mends.
-const FINAL: [&str; 24] = [
-    "user_not_found",
-    "user_disabled",
-    "cannot_dm_bot",
-    "messages_tab_disabled",
-    "restricted_action",
-    "restricted_action_read_only_channel",
-    "restricted_action_non_threadable_channel",
-    "no_permission",
-    "team_access_not_granted",
-    "ekm_access_denied",
-    "org_login_required",
-    "is_inactive",
-    "invalid_auth",
-    "not_authed",
-    "account_inactive",
-    "token_revoked",
-    "token_expired",
-    "missing_scope",
-    "channel_not_found",
-    "not_in_channel",
-    "is_archived",
-    "msg_too_long",
-    "no_text",
-    "invalid_blocks",
-];
-
-/// Refusals because of the thread alone.
-const THREAD_GONE: [&str; 3] = [
-    "thread_not_found",
-    "cannot_reply_to_message",
-    "restricted_action_thread_locked",
-];
-
 #[derive(Debug, Deserialize)]
 struct Callback {
     #[serde(default)]
@@ -265,7 +231,7 @@ impl Slack {
         }
         let code = error_of(&answer);
         let reason = format!("{method}: {code}");
-        Err(if FINAL.contains(&code.as_str()) {
+        Err(if matches!(refusals::slack(&code), MessageRefusal::Final(_)) {
             Ended::fatal(reason)
         } else {
             Ended {
@@ -478,13 +444,10 @@ impl Slack {
         };
         let (Some(url), Some(id)) = (answer.text("/upload_url"), answer.text("/file_id")) else {
             let reason = error_of(&answer);
-            return if reason == "ratelimited" {
-                Delivery::Retry {
-                    after_ms: answer.retry_after_ms(),
-                    reason,
-                }
-            } else {
-                Delivery::Failed { reason }
+            let refusal = refusals::slack(&reason);
+            return match refusal.delivery(answer.retry_after_ms(), &reason) {
+                Some(delivery) => delivery,
+                None => Delivery::Failed { reason },
             };
         };
         let sent = self.files.post(url, &file.media_type, file.data.clone()).await;
@@ -510,7 +473,7 @@ impl Slack {
             Err(fault) => return fault.delivery(),
         };
         // Nothing was sent: the thread is gone or closed, and its channel takes the message.
-        if THREAD_GONE.contains(&error_of(&answer).as_str())
+        if refusals::slack(&error_of(&answer)) == MessageRefusal::ThreadGone
             && let Some(rest) = without(params, "thread_ts")
         {
             answer = match self.api.post(method, &rest).await {
@@ -527,14 +490,14 @@ impl Slack {
             return Delivery::Delivered { platform_id: id };
         }
         let reason = error_of(&answer);
-        if answer.status.as_u16() == 429 || reason == "ratelimited" {
+        if answer.status.as_u16() == 429 {
             return Delivery::Retry {
                 after_ms: answer.retry_after_ms(),
                 reason,
             };
         }
-        if FINAL.contains(&reason.as_str()) {
-            return Delivery::Failed { reason };
+        if let Some(delivery) = refusals::slack(&reason).delivery(answer.retry_after_ms(), &reason) {
+            return delivery;
         }
         if answer.status.is_success() {
             // It answered that it failed inside: nobody knows how far it came.

@@ -110,6 +110,26 @@ const REFUSALS: &[(&str, TelegramRefusal)] = &[
         TelegramRefusal::Final("the bot may not write in the chat"),
     ),
     (
+        "message is too long",
+        TelegramRefusal::Final("the message is too long for the platform"),
+    ),
+    (
+        "message_too_long",
+        TelegramRefusal::Final("the message is too long for the platform"),
+    ),
+    (
+        "request entity too large",
+        TelegramRefusal::Final("the file is too large for the platform"),
+    ),
+    (
+        "file is too big",
+        TelegramRefusal::Final("the file is too large for the platform"),
+    ),
+    (
+        "user not found",
+        TelegramRefusal::Final("the platform knows no such person"),
+    ),
+    (
         "need administrator rights",
         TelegramRefusal::Final("the bot may not write in the chat"),
     ),

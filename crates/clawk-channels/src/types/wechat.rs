@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, secret, secret_named, setting, wechat_xml, worded};
+use super::{escaped, listening, refusals, secret, secret_named, setting, wechat_xml, worded};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, OutFile,
     Press, Unit, carried,
@@ -178,8 +178,13 @@ impl Wechat {
             45_011 => later(Some(MINUTE_MS)),
             45_015 => attempt.forbidden("the 48 hours after their last one are over"),
             45_047 => attempt.forbidden("all the answers to their last one were used up"),
-            _ if answer.status.is_success() => Delivery::Failed { reason },
-            _ => answer.delivery(None, false, &reason),
+            code => match refusals::wechat(code).delivery(None, &format!("{code}: {reason}")) {
+                Some(delivery) => delivery,
+                None if answer.status.is_success() => Delivery::Failed {
+                    reason: reason.clone(),
+                },
+                None => answer.delivery(None, false, &reason),
+            },
         }
     }
 

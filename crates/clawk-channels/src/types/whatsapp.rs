@@ -18,7 +18,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::refusals::{self, MessageRefusal};
 use super::whatsapp_words::{self, Worded};
+use super::worded::without;
 use super::{escaped, listening, secret, secret_named, setting};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Found, Hook, HookReply,
@@ -52,8 +54,6 @@ const TOLD: usize = 4_096;
 /// How long it is waited for what the platform tells of a message that may be there.
 const TOLD_WAIT: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
-/// The account is limited for long, milliseconds.
-const NOT_SOON_MS: u64 = 3_600_000;
 
 #[derive(Debug, Deserialize)]
 struct Body {
@@ -374,10 +374,20 @@ impl Whatsapp {
         }
         let path = format!("{}/messages", escaped(&self.number));
         let attempt = self.held.attempt(&out.conversation);
-        let answer = match self.api.post(&path, &body).await {
+        let mut answer = match self.api.post(&path, &body).await {
             Ok(answer) => answer,
             Err(fault) => return fault.delivery(),
         };
+        // Nothing was sent: the message that is answered can't be named, and the words go without it.
+        let refusal = code(&answer).map(|code| refusals::whatsapp(code, &said(&answer)));
+        if refusal == Some(MessageRefusal::RepliedGone)
+            && let Some(rest) = without(&body, "context")
+        {
+            answer = match self.api.post(&path, &rest).await {
+                Ok(answer) => answer,
+                Err(fault) => return fault.delivery(),
+            };
+        }
         self.outcome(attempt, &answer)
     }
 
@@ -398,13 +408,14 @@ impl Whatsapp {
         let (reason, after_ms) = (said(answer), answer.retry_after_ms());
         match code(answer) {
             Some(0 | 190) => self.lost.delivery("the platform refuses the access token"),
-            Some(4 | 80_007 | 130_429 | 131_056) => Delivery::Retry { after_ms, reason },
-            Some(368 | 131_031 | 131_048) => Delivery::Retry {
-                after_ms: after_ms.or(Some(NOT_SOON_MS)),
-                reason,
-            },
             Some(131_047) => attempt.forbidden("the 24 hours after their last one are over"),
-            _ => answer.delivery(answer.text("/messages/0/id").map(str::to_owned), false, &reason),
+            code => {
+                let told = format!("{}: {reason}", code.unwrap_or_default());
+                let refusal = code.map(|code| refusals::whatsapp(code, &reason));
+                let delivery = refusal.and_then(|refusal| refusal.delivery(after_ms, &told));
+                let id = || answer.text("/messages/0/id").map(str::to_owned);
+                delivery.unwrap_or_else(|| answer.delivery(id(), false, &reason))
+            }
         }
     }
 

@@ -230,15 +230,21 @@ async fn the_first_poll_comes_back_at_once() {
 
 #[tokio::test]
 async fn a_question_is_answered_by_speaking_to_the_bot() {
-    let fakes: Vec<(Arc<dyn Fake>, &str)> = vec![
-        (Arc::new(fakes::matrix::start().await), "Helper Bot: "),
+    // How somebody names the bot, and what stands before an answer.
+    let fakes: Vec<(Arc<dyn Fake>, &str, &str)> = vec![
+        (Arc::new(fakes::matrix::start().await), "", "Helper Bot: "),
         (
             Arc::new(fakes::matrix::start().await),
+            "",
             "> <@bot:hs> May this be done?\n\n@bot:hs: ",
         ),
-        (Arc::new(fakes::discord::start().await), "<@42> "),
+        (Arc::new(fakes::discord::start().await), "", "<@42> "),
+        (Arc::new(fakes::slack::start().await), " <@UBOT>", "<@UBOT> "),
+        (Arc::new(fakes::slack::with(true).await), " <@UBOT>", "<@UBOT>: "),
+        (Arc::new(fakes::telegram::start().await), " @thebot", "@thebot "),
+        (Arc::new(fakes::telegram::start().await), " @thebot", "@thebot, "),
     ];
-    for (fake, frame) in fakes {
+    for (fake, named, frame) in fakes {
         let stage = Stage::new(Arc::clone(&fake), json!({})).await;
         let said = |n: u32, conversation: &str, text: String| Said {
             n,
@@ -248,7 +254,7 @@ async fn a_question_is_answered_by_speaking_to_the_bot() {
             sender: fake.id(1),
             text,
         };
-        fake.says(&said(1, &fake.group(), "write a line".to_owned()))
+        fake.says(&said(1, &fake.group(), format!("write a line{named}")))
             .await;
         let question = asked(&*fake).await;
         let text = format!("{frame}yes {}", code(&question));

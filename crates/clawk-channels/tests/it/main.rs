@@ -29,6 +29,7 @@ mod platforms;
 #[cfg(all(feature = "nats", feature = "redis"))]
 mod queue;
 mod reactions;
+mod refusals;
 mod schedule;
 mod signatures;
 mod suite;

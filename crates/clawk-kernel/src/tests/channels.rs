@@ -415,6 +415,7 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
     let (message, sealed) = (&events[at], &rig.journal.trace()[at]);
     let point = crate::ForkPoint {
         event_hash: sealed.event_hash,
+        keeps_sender: false,
         sequence: message.sequence,
         session_id: message.session,
         trace_id: sealed.trace_id,
@@ -422,6 +423,13 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
     };
     let (session, goes_on) = kernel.fork(point, crate::Door::Cli, true).await.unwrap();
     assert!(goes_on);
+    let events = rig.journal.events();
+    let first = events.iter().find(|event| event.session == session.id).unwrap();
+    assert!(
+        first.payload.contains("\"keeps_sender\":true"),
+        "the record says so: {}",
+        first.payload
+    );
     while !matches!(session.next_notice().await, Some(crate::Notice::TurnEnded { .. })) {}
     let port = Arc::new(ScriptedChannel::default());
     let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);

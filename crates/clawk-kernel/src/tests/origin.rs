@@ -309,6 +309,7 @@ fn point(rig: &Rig, at: usize) -> ForkPoint {
     let (event, sealed) = (rig.journal.events().remove(at), rig.journal.trace().remove(at));
     ForkPoint {
         event_hash: sealed.event_hash,
+        keeps_sender: false,
         sequence: event.sequence,
         session_id: event.session,
         trace_id: sealed.trace_id,

@@ -115,12 +115,26 @@ fn a_fork_keeps_the_rights_of_its_message_as_a_bound() {
         let recorded = Origin::from(from_group(role));
         let forked = recorded.forked_by(&Origin::from(Door::Cli));
         assert_eq!((forked.role, forked.door.sender()), (role, "owner"));
+        assert_eq!(
+            forked.sender_door().sender(),
+            "U1",
+            "the words stay their sender's"
+        );
+        let again = forked.forked_by(&Origin::from(Door::Cli));
+        assert_eq!(again.sender_door().sender(), "U1", "also in a fork of the fork");
     }
     let by_a_viewer = Origin::from(Door::Cli).forked_by(&Origin::from(from_group(Role::Viewer)));
     assert_eq!(
         (by_a_viewer.role, by_a_viewer.door.sender()),
         (Role::Viewer, "U1")
     );
+    // Who may know less than the sender takes the turn over, and recalls nothing of the sender's.
+    assert_eq!(by_a_viewer.sender_door(), &by_a_viewer.door);
+    let by_an_equal = Origin::from(from_group(Role::User)).forked_by(&Origin::from(Door::Rpc {
+        client: "other".to_owned(),
+        role: Role::User,
+    }));
+    assert_eq!(by_an_equal.sender_door().sender(), "other");
 }
 
 async fn stores(kernel: &Kernel, door: Door, number: u32, text: &str) {

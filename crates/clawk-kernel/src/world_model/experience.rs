@@ -152,7 +152,7 @@ fn read(hit: &Hit) -> Option<Experience> {
 
 fn place(calls: &Calls, origin: Option<&Origin>, door: &str) -> Scope {
     match origin {
-        Some(origin) => recall::place(calls, &origin.door),
+        Some(origin) => recall::place(calls, origin.sender_door()),
         None => Scope {
             identity: calls.manifest.identity.name.clone(),
             channel: door.to_owned(),
@@ -320,7 +320,7 @@ async fn keep(
             author: Author::runtime().words(),
             session: thread.session.to_string(),
             whose: origin
-                .map(|origin| recall::whose(&origin.door))
+                .map(|origin| recall::whose(origin.sender_door()))
                 .unwrap_or_default(),
             made_from: vec![format!("message {turn_id}")],
         },

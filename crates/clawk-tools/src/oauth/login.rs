@@ -127,6 +127,8 @@ async fn registration(
     };
     let mut wanted = json!({
         "client_name": "clawk",
+        // Without it, servers of OpenID Connect take a web site and refuse the redirect to loopback.
+        "application_type": "native",
         "token_endpoint_auth_method": method,
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],

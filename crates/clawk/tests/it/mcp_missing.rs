@@ -59,6 +59,32 @@ fn a_turn_goes_on_without_the_server_and_says_what_is_missing() {
 }
 
 #[test]
+fn the_last_words_of_a_server_that_did_not_start_are_that_servers_and_give_no_orders() {
+    for called in ["far", "far-read"] {
+        let agent = agent();
+        let rules = r#"  policies:
+    - inline:
+        name: rules
+        rules:
+          - { id: own-words, action: deny, scope: tool, match: { name: file-read }, conditions: { taint: [web, tool] }, reason: not by a server's word }
+          - { id: rest, action: allow, scope: all }
+"#;
+        let reads = "    - inline: { name: file-read, description: Reads, input_schema: { type: object } }\n  sandbox:\n";
+        agent.may(&format!("{}{rules}", TOOLS.replace("  sandbox:\n", reads)));
+        let script = format!(
+            "scenes:\n  - steps:\n      - call: [{{ name: {called}, arguments: {{}} }}]\n      \
+             - call: [{{ name: file-read, arguments: {{ path: server.sh }} }}]\n      - say: \"{{{{last_tool_text}}}}\"\n"
+        );
+        std::fs::write(agent.path("script.yaml"), script).unwrap();
+        let ran = agent.clawk(["run", "claw.yaml", "-m", "go on"]).output().unwrap();
+        let said = format!("{}{}", text(&ran.stdout), text(&ran.stderr));
+        assert!(said.contains("STUB_API_KEY is not set"), "{called}: {said}");
+        let wanted = format!("not by a server's word (from web {called})");
+        assert!(said.contains(&wanted), "{called}: {said}");
+    }
+}
+
+#[test]
 fn validate_says_what_a_server_lacks_without_starting_it() {
     for (program, want) in [
         ("/opt/no/such/program", "there is no file `/opt/no/such/program`"),

@@ -17,6 +17,7 @@ use super::letter::{LOOP, is_address};
 use super::wire::Wire;
 use crate::adapter::OutFile;
 use crate::api::shown;
+use crate::types::refusals::{self, MessageRefusal};
 
 /// How long one mail may take.
 const PATIENCE: Duration = Duration::from_secs(50);
@@ -165,7 +166,15 @@ async fn hand_in(server: &Server, envelope: &Envelope, bytes: &[u8], env: &Env) 
         Err(error) => {
             let reason = shown(&error.to_string());
             connection.abort().await;
-            if error.is_permanent() {
+            let replied = error.is_permanent() || error.is_transient();
+            let refusal = if replied {
+                refusals::mail(&reason)
+            } else {
+                MessageRefusal::Other
+            };
+            if let Some(delivery) = refusal.delivery(None, &reason) {
+                delivery
+            } else if error.is_permanent() {
                 Delivery::Failed { reason }
             } else if error.is_transient() {
                 later(reason)

@@ -79,6 +79,21 @@ fn every_refusal_has_its_cure() {
             "Bad Request: CHAT_WRITE_FORBIDDEN",
             Final("the bot may not write in the chat"),
         ),
+        (
+            400,
+            "Bad Request: message is too long",
+            Final("the message is too long for the platform"),
+        ),
+        (
+            413,
+            "Request Entity Too Large",
+            Final("the file is too large for the platform"),
+        ),
+        (
+            400,
+            "Bad Request: user not found",
+            Final("the platform knows no such person"),
+        ),
         (400, "Bad Request: message text is empty", Other),
         (429, "Too Many Requests: retry after 5", Other),
         (500, "Internal Server Error: chat not found", Other),

@@ -336,27 +336,66 @@ pub(crate) enum Sky {
     Broken(usize),
 }
 
-static SKIES: Mutex<Vec<(String, Arc<Mutex<Sky>>)>> = Mutex::new(Vec::new());
+/// One answer that the platform gives in the place of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct CannedAnswer {
+    pub(crate) method: &'static str,
+    /// A part of the request's path.
+    pub(crate) at: String,
+    pub(crate) status: u16,
+    pub(crate) body: Value,
+}
+
+/// What lies before one platform.
+#[derive(Debug, Clone)]
+struct Before {
+    sky: Arc<Mutex<Sky>>,
+    canned: Arc<Mutex<Vec<CannedAnswer>>>,
+}
+
+static SKIES: Mutex<Vec<(String, Before)>> = Mutex::new(Vec::new());
 
 /// What lies before the platform at this address.
 pub(crate) fn sky(fake: &dyn Fake) -> Arc<Mutex<Sky>> {
+    before(fake).sky
+}
+
+/// The platform answers the next request that fits with this, and sees nothing of it.
+pub(crate) fn answers_once(fake: &dyn Fake, canned: CannedAnswer) {
+    before(fake).canned.lock().unwrap().push(canned);
+}
+
+fn before(fake: &dyn Fake) -> Before {
     let base = fake.config()["base_url"].as_str().unwrap().to_owned();
     let skies = SKIES.lock().unwrap();
     let known = skies.iter().find(|(address, _)| {
         base.strip_prefix(address)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     });
-    Arc::clone(&known.unwrap().1)
+    known.unwrap().1.clone()
+}
+
+fn canned(before: &Before, request: &axum::extract::Request) -> Option<CannedAnswer> {
+    let mut all = before.canned.lock().unwrap();
+    let path = request.uri().path();
+    let at = all
+        .iter()
+        .position(|one| request.method() == one.method && path.contains(&one.at))?;
+    Some(all.remove(at))
 }
 
 async fn under(
-    axum::extract::State(sky): axum::extract::State<Arc<Mutex<Sky>>>,
+    axum::extract::State(before): axum::extract::State<Before>,
     request: axum::extract::Request,
     next: axum::middleware::Next,
 ) -> axum::response::Response {
     use axum::response::IntoResponse as _;
+    let status = axum::http::StatusCode::from_u16;
+    if let Some(canned) = canned(&before, &request) {
+        return (status(canned.status).unwrap(), axum::Json(canned.body)).into_response();
+    }
     let now = {
-        let mut sky = sky.lock().unwrap();
+        let mut sky = before.sky.lock().unwrap();
         let now = *sky;
         let changes = request.method() != axum::http::Method::GET;
         match now {
@@ -371,7 +410,6 @@ async fn under(
             Sky::Clear
         }
     };
-    let status = axum::http::StatusCode::from_u16;
     match now {
         Sky::Down => status(503).unwrap().into_response(),
         Sky::Limited(1.., Some(after)) => {
@@ -387,9 +425,12 @@ async fn under(
 pub(crate) async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let sky = Arc::new(Mutex::new(Sky::Clear));
-    SKIES.lock().unwrap().push((address.clone(), Arc::clone(&sky)));
-    let router = router.layer(axum::middleware::from_fn_with_state(sky, under));
+    let before = Before {
+        sky: Arc::new(Mutex::new(Sky::Clear)),
+        canned: Arc::default(),
+    };
+    SKIES.lock().unwrap().push((address.clone(), before.clone()));
+    let router = router.layer(axum::middleware::from_fn_with_state(before, under));
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
 }

@@ -388,7 +388,8 @@ impl Fake for Platform {
     fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
         Box::pin(async move {
             let ts = format!("16{:08}.000200", said.n);
-            let text = if said.mention {
+            // Whoever names the bot in their own words says where.
+            let text = if said.mention && !said.text.contains("<@UBOT>") {
                 format!("say <@UBOT> {}", said.text)
             } else {
                 said.text.clone()

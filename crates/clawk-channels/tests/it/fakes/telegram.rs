@@ -408,23 +408,17 @@ impl Fake for Platform {
         Box::pin(async move {
             let chat: i64 = said.conversation.parse().unwrap();
             let kind = if said.direct { "private" } else { "supergroup" };
-            let (text, entities) = if said.mention {
+            let text = match said.mention {
+                // Whoever names the bot in their own words says where.
+                true if said.text.contains("@thebot") => said.text.clone(),
                 // A name of two UTF-16 units a character before the mention.
-                let text = format!("👋 @thebot {}", said.text);
-                (text, json!([{"type": "mention", "offset": 3, "length": 7}]))
-            } else {
-                (said.text.clone(), json!([]))
+                true => format!("say 👋 @thebot {}", said.text),
+                false => said.text.clone(),
             };
-            let text = if said.mention {
-                text.replace("👋 @thebot ", "say 👋 @thebot ")
-            } else {
-                text
-            };
-            let entities = if said.mention {
-                json!([{"type": "mention", "offset": 7, "length": 7}])
-            } else {
-                entities
-            };
+            let named = text.split_once("@thebot").filter(|_| said.mention);
+            let entities = named.map_or(json!([]), |(before, _)| {
+                json!([{"type": "mention", "offset": before.encode_utf16().count(), "length": 7}])
+            });
             let sender: i64 = said.sender.parse().unwrap();
             self.bring(json!({"message": {
                 "message_id": said.n, "date": 1, "from": {"id": sender, "is_bot": false, "first_name": "Ann"},

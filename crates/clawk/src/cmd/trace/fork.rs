@@ -84,6 +84,7 @@ fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
         let last = page.last().map(|stored| stored.row);
         if let Some(stored) = page.into_iter().find(|stored| stored.event.sequence == at) {
             return Ok(ForkPoint {
+                keeps_sender: false,
                 event_hash: stored.event.event_hash,
                 sequence: at,
                 session_id: session,

@@ -325,6 +325,47 @@ fn length_rate_mention_and_roles_are_judged_before_anything_reads_the_text() {
 }
 
 #[test]
+fn a_file_that_a_program_names_by_its_path_comes_in_and_nothing_beyond_its_folder_does() {
+    let agent = with(&[("one", OPEN)], "", "");
+    std::fs::write(
+        agent.path("script.yaml"),
+        "scenes:\n  - steps: [{ say: \"You said: {{last_user_text}}\" }]\n",
+    )
+    .unwrap();
+    std::fs::create_dir(agent.path("shots")).unwrap();
+    std::fs::write(agent.path("shots/a.csv"), "a,b\n").unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret"), "a secret").unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret"), agent.path("shots/link")).unwrap();
+    let _served = Server::start(&agent, &["claw.yaml"]);
+    let one = Platform {
+        agent: &agent,
+        name: "one",
+    };
+    let kept = || {
+        let Ok(files) = std::fs::read_dir(agent.path("attachments")) else {
+            return Vec::new();
+        };
+        let read = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        read.collect::<Vec<_>>()
+    };
+    for (n, path) in [
+        "shots/a.csv".to_owned(),
+        outside.path().join("secret").display().to_string(),
+        "../secret".to_owned(),
+        "shots/link".to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        one.says(&json!({"type": "message", "id": n.to_string(), "conversation": "room", "direct": true, "sender": {"id": "ann"},
+            "text": format!("look at {n}"), "attachments": [{"name": "a.csv", "media_type": "text/csv", "path": path}]}));
+        one.wait_text(&format!("look at {n}"));
+        assert_eq!(kept(), ["a,b\n"], "{path}");
+    }
+}
+
+#[test]
 fn a_file_goes_out_by_the_tool_and_a_question_that_nobody_hears_is_warned_of() {
     let rest = r#"  tools:
     - inline: { name: channel-send, description: Sends, input_schema: { type: object } }
