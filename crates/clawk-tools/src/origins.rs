@@ -191,10 +191,12 @@ impl Origins {
     fn after(&self, binding: &Binding, asked: &Asked, open: Option<Open>) -> io::Result<()> {
         let reach = Reach::of(binding, asked);
         let walk = Walk::of(&self.walked(&reach, open.is_some()), &self.state);
+        // First what it left: while it is under way, everything that changed in its time is its work.
+        let ended = open.map_or(Ok(()), |open| self.end(open, &walk));
         asked
             .sources
             .tell(self.readable_of(&reach.reads, &walk, &asked.workdir));
-        open.map_or(Ok(()), |open| self.end(open, &walk))
+        ended
     }
 
     fn end(&self, open: Open, walk: &Walk) -> io::Result<()> {
