@@ -61,8 +61,9 @@ enum Verb {
         /// What the person said in the conversation: values of the call that stand there are the person's own, for rules with `from`
         #[arg(long, value_name = "TEXT")]
         said: Option<String>,
-        /// What a tool gave before, for rules with `from` and `confidential`; may be said several times
-        #[arg(long = "result", value_name = "TOOL=TEXT")]
+        /// What a tool gave before, for rules with `from` and `confidential`: `TOOL=TEXT`, or a JSON object with `tool`, `arguments`
+        /// and `text`; may be said several times
+        #[arg(long = "result", value_name = "RESULT")]
         results: Vec<String>,
         #[command(flatten)]
         outside: Outside,

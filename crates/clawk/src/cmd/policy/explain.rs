@@ -12,6 +12,7 @@ use clawk_policy::{
     Account, Change, Effect, Engine, Layers, Situation, Step, Subject, ToolResult, UsageView, ValueOrigin,
     ValueSources,
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::facts::Facts;
@@ -114,11 +115,9 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
 fn values(asked: &Query<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
     let mut sources = ValueSources::default();
     asked.said.iter().for_each(|said| sources.add_person(said));
-    let nothing = Map::new();
-    for (result, order) in asked.results.iter().zip(1..) {
-        let (tool, text) = result
-            .split_once('=')
-            .context("`--result` takes `TOOL=TEXT`, such as 'search-contacts=ann@corp.example'")?;
+    for (given, order) in asked.results.iter().zip(1..) {
+        let result = GivenResult::read(given)?;
+        let tool = result.tool.as_str();
         let facts = manifest
             .tool(tool)
             .map(|declared| Facts::of_tool(declared, manifest, &config.settings))
@@ -130,8 +129,8 @@ fn values(asked: &Query<'_>, manifest: &Manifest, config: &Config) -> Result<Val
             })?;
         sources.add_result(&ToolResult {
             tool,
-            arguments: &nothing,
-            text,
+            arguments: &result.arguments,
+            text: &result.text,
             closed: facts.annotations.get("openWorldHint") == Some(&Value::Bool(false)),
             is_lookup: true,
             reads_files: facts
@@ -143,6 +142,35 @@ fn values(asked: &Query<'_>, manifest: &Manifest, config: &Config) -> Result<Val
         });
     }
     Ok(sources)
+}
+
+/// What a tool gave in the conversation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenResult {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    text: String,
+}
+
+impl GivenResult {
+    /// `TOOL=TEXT`, or a JSON object with `tool`, `arguments` and `text`.
+    fn read(given: &str) -> Result<Self> {
+        if given.starts_with('{') {
+            return serde_json::from_str(given).context(
+                "`--result` takes `TOOL=TEXT` or a JSON object with `tool`, `arguments` and `text`",
+            );
+        }
+        let (tool, text) = given
+            .split_once('=')
+            .context("`--result` takes `TOOL=TEXT`, such as 'search-contacts=ann@corp.example'")?;
+        Ok(Self {
+            tool: tool.to_owned(),
+            arguments: Map::new(),
+            text: text.to_owned(),
+        })
+    }
 }
 
 fn value_document(origin: &ValueOrigin) -> Value {
