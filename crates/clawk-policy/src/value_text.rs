@@ -79,11 +79,17 @@ fn starts_with_host(word: &str) -> bool {
         .is_some_and(|rest| rest.starts_with(':') && rest.len() > 1)
         && host.chars().count() > 1
         && host.chars().all(char::is_alphabetic);
-    let is_end = |end: &str| end.chars().count() >= 2 && end.chars().all(|c| c.is_alphabetic() || c == '-');
+    let is_end = |end: &str| {
+        let is_name = end.chars().all(|c| c.is_alphanumeric() || c == '-');
+        end.chars().count() >= 2 && is_name && end.chars().any(char::is_alphabetic)
+    };
+    let dots = ['.', '\u{3002}', '\u{ff0e}'];
     let is_dotted = host
-        .rsplit_once(['.', '\u{3002}', '\u{ff0e}'])
+        .rsplit_once(dots)
         .is_some_and(|(start, end)| !start.is_empty() && is_end(end));
-    is_scheme || is_dotted || word.starts_with("//") || word.starts_with("\\\\")
+    let is_number = |part: &str| !part.is_empty() && part.chars().all(char::is_numeric);
+    let is_ip = (host.split(dots).count() == 4 && host.split(dots).all(is_number)) || word.contains("::");
+    is_scheme || is_dotted || is_ip || word.starts_with("//") || word.starts_with("\\\\")
 }
 
 #[cfg(test)]
@@ -104,6 +110,11 @@ mod tests {
             ("call +49-170-5551234 now", vec!["+49-170-5551234"]),
             ("mailto:boss tel:110", vec!["mailto:boss", "tel:110"]),
             ("//evil/x", vec!["//evil/x"]),
+            (
+                "203.0.113.7/x or 2001:db8::1",
+                vec!["203.0.113.7/x", "2001:db8::1"],
+            ),
+            ("xn--e1afmkfd.xn--p1ai", vec!["xn--e1afmkfd.xn--p1ai"]),
             ("Lunch at 12:00 on 2024-05-20, 3.5 stars: e.g. soup", vec![]),
             ("the 1-th most active user!", vec![]),
         ] {
