@@ -131,8 +131,7 @@ fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {
                     "{} is not a condition that this runtime knows",
                     quoted(&entry.key)
                 );
-                let help =
-                    "`path_within`, `taint`, `from` and `confidential` are; a rule with an unknown condition never allows";
+                let help = "`path_within`, `taint`, `from` and `confidential` are; a rule with an unknown condition never allows";
                 let mut warning = conditions.idle(&entry.key, message);
                 warning.code = "unknown-condition";
                 checker.findings.push(warning.help(help));
