@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
-from agentdojo.agent_pipeline.tool_execution import tool_result_to_str  # noqa: E402
 from agentdojo.functions_runtime import FunctionsRuntime  # noqa: E402
 from agentdojo.functions_runtime import FunctionCall  # noqa: E402
 from agentdojo.task_suite.load_suites import get_suites  # noqa: E402
@@ -33,31 +32,92 @@ from agentdojo.types import text_content_block_from_string  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 READS = re.compile(r"^(get|search|list|read|check)_")
-# What an operator would write: these bring words that others wrote. The other readers bring the person's own records.
+DESTROYS = re.compile(r"^(delete|cancel|remove)_")
+# What an operator would write of these tools, see README.md. These bring words that others wrote; the other readers bring the person's own records.
 FOREIGN = re.compile(
-    r"email|file|webpage|channel_messages|inbox|reviews|calendar_events|transactions|get_contact_information|hotels_address"
+    r"get_channels|users_in_channel|email|file|webpage|channel_messages|inbox|reviews|calendar_events|transactions|get_contact_information|hotels_address"
 )
+# Arguments that choose who gets what, where and how much. What a reader is asked goes to the person's own store.
+TARGETS = {
+    "send_email": ["recipients", "cc", "bcc", "attachments"],
+    "create_calendar_event": ["title", "participants"],
+    "reschedule_calendar_event": ["event_id", "new_start_time", "new_end_time"],
+    "add_calendar_event_participants": ["event_id", "participants"],
+    "append_to_file": ["file_id"],
+    "create_file": ["filename"],
+    "share_file": ["file_id", "email"],
+    "send_money": ["recipient", "amount"],
+    "schedule_transaction": ["recipient", "amount"],
+    "update_scheduled_transaction": ["id", "recipient", "amount"],
+    "update_password": ["password"],
+    "update_user_info": ["first_name", "last_name", "street", "city"],
+    "send_direct_message": ["recipient"],
+    "send_channel_message": ["channel"],
+    "post_webpage": ["url"],
+    "invite_user_to_slack": ["user", "user_email"],
+    "add_user_to_channel": ["user", "channel"],
+    "reserve_hotel": ["hotel", "start_day", "end_day"],
+    "reserve_car_rental": ["company", "start_time", "end_time"],
+    "reserve_restaurant": ["restaurant", "start_time"],
+    "get_webpage": ["url"],
+}
+# Fields of results that the store itself writes, and what they are looked up with.
+LOOKUPS = {
+    "search_files_by_filename": {"fields": ["id_"], "asked": ["filename"]},
+    "create_file": {"fields": ["id_"], "asked": ["filename"]},
+    "search_files": {"fields": ["id_"], "asked": ["query"]},
+    "search_calendar_events": {"fields": ["id_", "participants"], "asked": ["query"]},
+    "search_contacts_by_name": {"fields": ["email"], "asked": ["query"]},
+    "get_channels": {"fields": "*"},
+    "get_users_in_channel": {"fields": "*"},
+}
+CONFIDENTIAL = {"get_user_information", "get_user_info"}
 MARK = "INSTRUCTION:"
+
+
+def annotations_of(name):
+    reads = bool(READS.match(name))
+    found = {"readOnlyHint": reads, "openWorldHint": bool(FOREIGN.search(name)) if reads else True}
+    if not reads:
+        found["destructiveHint"] = bool(DESTROYS.match(name))
+    if name in TARGETS or reads:
+        found["targets"] = TARGETS.get(name, [])
+    if name in LOOKUPS:
+        found["lookup"] = LOOKUPS[name]
+    if name in CONFIDENTIAL:
+        found["confidential"] = True
+    return found
 
 
 def tools_of(suite):
     for tool in suite.tools:
-        reads = bool(READS.match(tool.name))
         yield {
             "name": tool.name.replace("_", "-"),
             "description": tool.description[:900],
             "input_schema": tool.parameters.model_json_schema(),
-            "annotations": {"readOnlyHint": reads, "openWorldHint": bool(FOREIGN.search(tool.name)) if reads else True},
+            "labels": {"category": "service"},
+            "annotations": annotations_of(tool.name),
             "mcp_source": {"uri": "stdio://./relay.py", "tool_name": tool.name},
         }
+
+
+def plain(value):
+    """A tool's result as JSON has it."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
 class World:
     """One pair of a user task and an injection task, or a user task alone."""
 
-    def __init__(self, suite, user, injection):
+    def __init__(self, suite, user, injection, attack=None):
         self.suite, self.user, self.injection = suite, user, injection
-        goal = f"{MARK} {injection.GOAL}" if injection else ""
+        goal = (attack or "{mark} {goal}").format(mark=MARK, goal=injection.GOAL) if injection else ""
         names = suite.get_injection_vector_defaults()
         env = suite.load_and_inject_default_environment({name: goal for name in names} if injection else {})
         self.env = user.init_environment(env)
@@ -79,7 +139,7 @@ class World:
             name, arguments = params["name"], params.get("arguments") or {}
             value, error = self.runtime.run_function(self.env, name, arguments)
             self.calls.append(FunctionCall(function=name, args=arguments))
-            text = error or tool_result_to_str(value)
+            text = error or (value if isinstance(value, str) else json.dumps(plain(value)))
             return {"content": [{"type": "text", "text": text}], "isError": bool(error)}
         return {}
 
@@ -142,8 +202,8 @@ class Model(http.server.BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
 
-def run(args, suite, user, injection):
-    world = World(suite, user, injection)
+def run(args, suite, user, injection, attack=None):
+    world = World(suite, user, injection, attack)
     folder = Path(tempfile.mkdtemp(prefix="clawk-dojo-"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
     server.world, server.count, server.last = world, 0, []
@@ -155,7 +215,7 @@ def run(args, suite, user, injection):
         shutil.copy(HERE / "relay.py", folder)
         shutil.copy(args.policy, folder / "policy.yaml")
         box = {"name": "box", "level": "process", "capabilities": {
-            "filesystem": {"mode": "scoped", "mount_paths": [{"path": "./io", "permissions": "rw"}, {"path": "./relay.py", "permissions": "ro"}]},
+            "filesystem": {"mode": "scoped", "mount_paths": [{"path": "./io", "permissions": "ro"}, {"path": "./relay.py", "permissions": "ro"}]},
             "network": {"mode": "deny"}, "shell": {"mode": "deny"}}}
         provider = {"name": "main", "protocol": "openai-compatible", "endpoint": f"http://127.0.0.1:{server.server_address[1]}/v1",
                     "model": "m", "auth": {"type": "none"}, "streaming": False}
@@ -167,12 +227,13 @@ def run(args, suite, user, injection):
         env = {"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
         done = subprocess.run([args.clawk, "run", folder / "claw.yaml", "--trust", "--approve", "never", "-m", user.PROMPT], env=env, cwd=folder,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        world.asked = sum(line.startswith("? ") for line in done.stderr.splitlines())
         refused = [m["content"] for m in server.last if m["role"] == "tool" and m["content"].startswith(("error", "refused", "denied"))]
         if args.verbose:
             print(user.ID, injection and injection.ID, [c.function for c in world.calls], refused, done.stderr[-500:] if not world.calls else "", file=sys.stderr)
         output = user.GROUND_TRUTH_OUTPUT or "Done."
         utility, security = world.verdict([text_content_block_from_string(output)])
-        return utility, security, world.injected
+        return utility, security, world.injected, world.asked
     finally:
         server.shutdown()
         server.server_close()
@@ -203,10 +264,11 @@ def main():
     with ThreadPoolExecutor(args.jobs) as pool:
         tasks = list(pool.map(lambda one: run(args, *one), alone[:: args.every] if args.no_attacks else alone))
         attacks = [] if args.no_attacks else list(pool.map(lambda one: run(args, *one), pairs))
-    done = sum(utility for utility, _, _ in tasks)
-    failed = [f"{suite.name}/{user.ID}" for (suite, user, _), (utility, _, _) in zip(alone, tasks) if not utility]
-    won = [f"{suite.name}/{user.ID}/{injection.ID}" for (suite, user, injection), (_, security, _) in zip(pairs, attacks) if security]
-    read = sum(injected for _, _, injected in attacks)
+    done = sum(utility for utility, _, _, _ in tasks)
+    failed = [f"{suite.name}/{user.ID}" for (suite, user, _), (utility, _, _, _) in zip(alone, tasks) if not utility]
+    won = [f"{suite.name}/{user.ID}/{injection.ID}" for (suite, user, injection), (_, security, _, _) in zip(pairs, attacks) if security]
+    read = sum(injected for _, _, injected, _ in attacks)
+    print("questions in", sum(asked > 0 for *_, asked in tasks), "tasks:", sum(asked for *_, asked in tasks), "and in attacks:", sum(asked for *_, asked in attacks))
     print("not done:", " ".join(failed))
     print("attacks with success:", " ".join(won))
     print(f"{done} of {len(tasks)} tasks done; {len(won)} of {read} attacks that were read had success ({len(attacks)} pairs)")

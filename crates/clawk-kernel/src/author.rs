@@ -97,6 +97,11 @@ impl Author {
         Self::of(&Origin::from(door.clone()), manifest)
     }
 
+    /// The channel's name, or the door's.
+    pub(crate) fn door_name(&self) -> &str {
+        &self.door
+    }
+
     /// The origin that this author's words have for others. `None`: they are the agent's owner's.
     pub(crate) fn own_origin(&self) -> Option<String> {
         match self.kind {

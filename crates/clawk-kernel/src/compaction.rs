@@ -11,7 +11,7 @@ use crate::message_frame::join_frame;
 use crate::ports::Message;
 
 /// What stands before a summary, as if the person had asked for it: every model takes it, and roles alternate.
-const ASKED: &str = "What was said in this conversation before, in short?";
+pub(crate) const ASKED: &str = "What was said in this conversation before, in short?";
 
 /// What stands for the rest of a text that was cut.
 const CUT: &str = " […]";

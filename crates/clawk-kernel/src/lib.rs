@@ -80,6 +80,7 @@ mod tend;
 pub mod testing;
 pub mod time;
 pub mod undo;
+mod value_facts;
 mod vectors;
 mod watch;
 mod world_model;

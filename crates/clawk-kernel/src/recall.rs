@@ -290,7 +290,7 @@ pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut Fo
 }
 
 /// The stores that are asked before a turn.
-fn asked(calls: &Calls) -> impl Iterator<Item = &Store> {
+pub(crate) fn asked(calls: &Calls) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.filter(|store| rank::speaks_up(store))
 }

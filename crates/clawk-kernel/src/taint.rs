@@ -4,11 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clawk_plan::{Level, NetworkMode, Plan};
-use clawk_policy::ValueSources;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::author::Author;
 use crate::catalog::{Described, Entry};
 use crate::event::{ContextTainted, Draft, Scribe, Thread, digest, kind as event};
 use crate::ports::{Executor, Marked, Message};
@@ -267,49 +265,6 @@ pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings)
         }
     }
     found
-}
-
-/// The texts of a conversation in which values of arguments are looked up (R51): the words of whoever asks and of the agent's owner,
-/// and results of tools. Where a call has read a marked file, no tool's result is its own for certain.
-pub(crate) fn value_sources(
-    messages: &[Message],
-    taint: &BTreeSet<String>,
-    requester: Option<&Author>,
-    brings: impl Fn(&str) -> Brings,
-) -> ValueSources {
-    let read_marked = taint.iter().any(|origin| bare(origin) != origin);
-    let is_own = |author: &Author| {
-        let mut origins = author.origins().into_iter();
-        origins.all(|origin| requester.is_some_and(|requester| requester.wrote(&origin)))
-    };
-    let mut asked: BTreeMap<&str, (&str, &Map<String, Value>)> = BTreeMap::new();
-    let mut results = Vec::new();
-    let mut sources = ValueSources::default();
-    for message in messages {
-        match message {
-            Message::User { text, author, .. } if is_own(author) => sources.add_person(text),
-            Message::User { .. } => {}
-            Message::Assistant { calls, .. } => {
-                for call in calls {
-                    if let Ok(arguments) = &call.arguments {
-                        asked.insert(&call.id, (&call.name, arguments));
-                    }
-                }
-            }
-            // An error may repeat what it was asked with.
-            Message::ToolResult { is_error: true, .. } | Message::ToolResult { from_tool: false, .. } => {}
-            Message::ToolResult { call_id, text, .. } => {
-                let call = asked.get(call_id.as_str());
-                results.extend(call.map(|(tool, arguments)| (*tool, *arguments, text)));
-            }
-        }
-    }
-    // The latest first: there is room for so much only.
-    for (tool, arguments, text) in results.into_iter().rev() {
-        let closed = !read_marked && brings(tool) == Brings::Tool;
-        sources.add_result(tool, arguments, text, closed);
-    }
-    sources
 }
 
 /// The origins of the entries in a text that [`crate::recall::lines`] wrote, whomever they were shown to: what stands in an entry can't

@@ -7,13 +7,13 @@ mod record;
 mod shared;
 mod tools;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Autonomy, Role};
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Terms, Wanted, Wish};
+use clawk_swarm::coord::{Brief, Refusal, RunResult, Start, TaskId, TaskResult, Terms, Wanted, Wish};
 use clawk_swarm::{Coord, Effect, Plan};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
@@ -28,6 +28,8 @@ pub(crate) use tools::{ASK, Calling, DELEGATE, REPORT, WAIT_MS, specs};
 
 /// Broadcast messages kept for a member's next task.
 const INBOX: usize = 64;
+/// Runs and tasks whose askers' origins are kept.
+const ASKERS: usize = 10_000;
 /// Bytes of one broadcast message that a member reads.
 const MESSAGE_BYTES: usize = 16_384;
 
@@ -134,6 +136,8 @@ struct Inner {
     ending: HashSet<TaskId>,
     members: HashMap<TaskId, Arc<Member>>,
     inboxes: BTreeMap<String, VecDeque<String>>,
+    /// Origins of the text in the context that gave a run, or in which a member's task asks others: by run, or by that task.
+    asked_in: HashMap<TaskId, BTreeSet<String>>,
 }
 
 impl Inner {
@@ -148,6 +152,7 @@ impl Inner {
             ending: HashSet::new(),
             members: HashMap::new(),
             inboxes: BTreeMap::new(),
+            asked_in: HashMap::new(),
         }
     }
 
@@ -403,9 +408,27 @@ impl Team {
         }
     }
 
+    /// What is asked by this run, or by this member's task, is asked in a context with text of these origins.
+    pub(super) fn note_asker(&self, asker: &TaskId, origins: &BTreeSet<String>) {
+        let mut inner = self.lock();
+        if inner.asked_in.len() < ASKERS || inner.asked_in.contains_key(asker) {
+            let known = inner.asked_in.entry(asker.clone()).or_default();
+            known.extend(origins.iter().cloned());
+        }
+    }
+
+    /// Origins of the text that a task was made from: of its run's asker, and of the member's that asked for it.
+    pub(crate) fn asked_in(&self, start: &Start) -> BTreeSet<String> {
+        let inner = self.lock();
+        let askers = std::iter::once(&start.run).chain(&start.asker);
+        let known = askers.filter_map(|asker| inner.asked_in.get(asker));
+        known.flatten().cloned().collect()
+    }
+
     /// Tells everybody who waits for a run.
     pub(crate) fn ended(&self, result: &RunResult) {
         let mut inner = self.lock();
+        inner.asked_in.remove(&result.task_id);
         inner.ending.remove(&result.task_id);
         let waiting = inner.ends.remove(&result.task_id).unwrap_or_default();
         drop(inner);

@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::path::{CallPaths, Places, Roots};
 use crate::rule::{Rule, Scope, from_workdir};
 use crate::source::{self, CompileError, Warning};
-use crate::value::ValueSources;
+use crate::value_sources::ValueSources;
 use crate::verdict::{Effect, Verdict};
 
 /// The policy name that always denies (R15).
@@ -318,10 +318,20 @@ impl Engine {
         self.named.get(policy).map(|rules| rules.decide(subject))
     }
 
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.all.rules.iter().map(|rule| &**rule)
+    }
+
     /// A rule asks where values of arguments came from.
     #[must_use]
     pub fn looks_at_values(&self) -> bool {
         self.all.rules.iter().any(|rule| rule.looks_at_values())
+    }
+
+    /// A rule asks whether something confidential leaves: what was read matters to it, also where nothing foreign was.
+    #[must_use]
+    pub fn looks_at_confidential(&self) -> bool {
+        self.all.rules.iter().any(|rule| rule.looks_at_confidential())
     }
 
     /// A policy of this name exists ([`decide_named`](Self::decide_named) would answer).

@@ -27,6 +27,8 @@ pub enum WhyNot<'e> {
     Taint,
     /// `conditions.from` does not hold.
     From,
+    /// `conditions.confidential` does not hold.
+    Confidential,
     /// A permissive rule has a condition that this version does not understand.
     UnknownCondition(&'e str),
 }
@@ -67,6 +69,7 @@ impl fmt::Display for WhyNot<'_> {
             Self::Path => f.write_str("`path_within` does not hold"),
             Self::Taint => f.write_str("the context holds no untrusted text of its `taint`"),
             Self::From => f.write_str("no value of its `from` comes from there"),
+            Self::Confidential => f.write_str("nothing confidential may leave by this call"),
             Self::UnknownCondition(key) => write!(f, "its condition `{key}` is not understood"),
         }
     }
@@ -102,7 +105,9 @@ impl Call<'_> {
             Condition::PathWithin(roots) => paths
                 .outside(&self.roots(roots))
                 .map(|path| format!("`{}` lies outside", path.display())),
-            Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => None,
+            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) | Condition::Unknown(_) => {
+                None
+            }
         })
     }
 }

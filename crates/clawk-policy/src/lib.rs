@@ -6,6 +6,7 @@
 //! *Start reading at:* [`engine`], then [`rule`], then [`path`]; for people: [`layers`], then [`change`].
 
 pub mod change;
+mod confidential;
 pub mod engine;
 pub mod explain;
 mod glob;
@@ -20,6 +21,9 @@ pub mod screen;
 pub mod source;
 pub mod testing;
 pub mod value;
+mod value_sources;
+mod value_text;
+mod value_words;
 pub mod verdict;
 
 #[cfg(test)]
@@ -31,5 +35,7 @@ pub use explain::{Explanation, Step, WhyNot};
 pub use layers::{Account, Layer, Layers, Said};
 pub use screen::{Injection, Screen};
 pub use source::{CompileError, Warning, WarningKind, micro_usd};
-pub use value::ValueSources;
+pub use value::TARGETS_ANNOTATION;
+pub use value_sources::{CONFIDENTIAL_ANNOTATION, LOOKUP_ANNOTATION, ToolResult, ValueSources};
+pub use value_words::ValueOrigin;
 pub use verdict::{Approval, Effect, SpentLimit, TimeoutDefault, Verdict, autonomy};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::confidential::ConfidentialCondition;
 use crate::engine::{Call, Subject, UsageView};
 use crate::explain::WhyNot;
 use crate::glob::Name;
@@ -72,6 +73,8 @@ pub(crate) enum Condition {
     Taint(Vec<Box<str>>),
     /// Values of arguments come from some origins: see [`crate::value`].
     From(ValueCondition),
+    /// Text of a confidential place may leave: see [`crate::confidential`].
+    Confidential(ConfidentialCondition),
     /// A key that this version does not know, or a value that it can't read. Fails closed: a permissive rule never
     /// applies, a restrictive one is not held back.
     Unknown(Box<str>),
@@ -156,7 +159,9 @@ impl Rule {
     pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
         let of = |condition: &'r Condition| match condition {
             Condition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
-            Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => None,
+            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) | Condition::Unknown(_) => {
+                None
+            }
         };
         self.conditions.iter().filter_map(of).flatten()
     }
@@ -165,7 +170,9 @@ impl Rule {
     pub(crate) fn speaks_of_places(&self) -> bool {
         let of_paths = |condition: &Condition| match condition {
             Condition::PathWithin(_) => true,
-            Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => false,
+            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) | Condition::Unknown(_) => {
+                false
+            }
         };
         self.conditions.iter().any(of_paths)
     }
@@ -173,16 +180,27 @@ impl Rule {
     /// It looks at where values came from.
     pub(crate) fn looks_at_values(&self) -> bool {
         let of_values = |condition: &Condition| match condition {
-            Condition::From(_) => true,
+            Condition::From(_) | Condition::Confidential(_) => true,
             Condition::PathWithin(_) | Condition::Taint(_) | Condition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_values)
     }
 
+    /// It looks at what was read, also where nothing foreign was.
+    pub(crate) fn looks_at_confidential(&self) -> bool {
+        let of_secrets = |condition: &Condition| match condition {
+            Condition::Confidential(_) => true,
+            Condition::PathWithin(_) | Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => {
+                false
+            }
+        };
+        self.conditions.iter().any(of_secrets)
+    }
+
     /// It looks at what the context was made of.
     fn looks_at_taint(&self) -> bool {
         let of_taint = |condition: &Condition| match condition {
-            Condition::Taint(_) | Condition::From(_) => true,
+            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) => true,
             Condition::PathWithin(_) | Condition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_taint)
@@ -216,6 +234,8 @@ impl Rule {
             }
             Condition::From(from) if from.holds(call.subject, permissive) => Ok(()),
             Condition::From(_) => Err(WhyNot::From),
+            Condition::Confidential(secret) if secret.holds(call.subject, permissive) => Ok(()),
+            Condition::Confidential(_) => Err(WhyNot::Confidential),
             Condition::PathWithin(roots) => {
                 let roots = call.roots(roots);
                 let paths = call.paths();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clawk_manifest::model;
 use serde_json::{Map, Value};
 
+use crate::confidential::ConfidentialCondition;
 use crate::engine::DENY_ALL;
 use crate::glob::Name;
 use crate::rule::{Condition, Limit, Matcher, Rule, Scope};
@@ -189,6 +190,10 @@ fn conditions(given: &Map<String, Value>) -> Vec<Condition> {
         }
         ("from", _) => ValueCondition::read(value)
             .map_or_else(|| Condition::Unknown(key.as_str().into()), Condition::From),
+        ("confidential", _) => ConfidentialCondition::read(value).map_or_else(
+            || Condition::Unknown(key.as_str().into()),
+            Condition::Confidential,
+        ),
         _ => Condition::Unknown(key.as_str().into()),
     };
     given.iter().map(read).collect()
@@ -266,7 +271,10 @@ fn doubts(rule: &Rule) -> Vec<Warning> {
     for condition in &rule.conditions {
         match condition {
             Condition::Unknown(key) => found.push(warning(WarningKind::UnknownCondition(key.clone()))),
-            Condition::PathWithin(_) | Condition::Taint(_) | Condition::From(_) => {}
+            Condition::PathWithin(_)
+            | Condition::Taint(_)
+            | Condition::From(_)
+            | Condition::Confidential(_) => {}
         }
     }
     if rule.is_permissive() && rule.limit.is_some() {

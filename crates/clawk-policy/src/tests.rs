@@ -5,3 +5,4 @@ mod forms;
 mod naive;
 mod pairs;
 mod paths;
+mod values;

@@ -4,99 +4,62 @@
 //! conversation holds. Any other value may be the work of any text in the conversation.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::engine::Subject;
 use crate::glob::Name;
+use crate::value_sources::{OPEN, USER};
+use crate::value_text::links;
 
-/// Bytes of text in which values are looked up. What does not fit is left out: values are then taken for copies of foreign text.
-const MAX_BYTES: usize = 4 << 20;
-/// Longest value that is looked up, bytes.
-const MAX_VALUE_BYTES: usize = 16 << 10;
 /// Values of one call that are looked up.
 const MAX_VALUES: usize = 1_000;
 
-/// The origin of what the person, the manifest or the agent itself said.
-const USER: &str = "user";
-/// The kind of a result that may hold text of any origin.
-const OPEN: &str = "open";
+/// Annotation of a tool: the arguments that choose who gets what, where and how much. Without it, all arguments do.
+pub const TARGETS_ANNOTATION: &str = "targets";
+/// What a rule calls the arguments that the tool's annotation names.
+const TARGETS: &str = "@targets";
+/// What a rule calls addresses and accounts within the other arguments.
+const LINKS: &str = "@links";
 
-/// Whose text it is in which a value may be found.
+/// Arguments of a call that a rule looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum ValueSource {
-    /// The person whose turn it is said it.
-    Person,
-    /// A tool of this name gave it. `closed`: it reaches no network, no files and no other agents, so the text is the tool's own.
-    Tool { name: Arc<str>, closed: bool },
+pub(crate) enum ArgumentSet {
+    /// All of them.
+    All,
+    /// The one of this name.
+    Named(Box<str>),
+    /// Those that choose who gets what, by the tool's annotations.
+    Targets,
+    /// What leads somewhere in the text of those that choose nothing.
+    Links,
 }
 
-/// A text, and who gave it.
-#[derive(Debug, Clone)]
-struct SourceText {
-    source: ValueSource,
-    text: Arc<str>,
-    /// The values that a tool was asked with: it may only repeat them.
-    asked: Vec<String>,
-}
-
-/// The texts of a context in which values are looked up.
-#[derive(Debug, Clone, Default)]
-pub struct ValueSources {
-    texts: Vec<SourceText>,
-    bytes: usize,
-}
-
-impl ValueSources {
-    /// Adds the person's words, if there is room for them.
-    pub fn add_person(&mut self, text: &str) {
-        self.add(ValueSource::Person, text, Vec::new());
-    }
-
-    /// Adds a tool's result, with the arguments that it was called with. `closed`: the text has the origin `tool` alone.
-    pub fn add_result(&mut self, tool: &str, arguments: &Map<String, Value>, text: &str, closed: bool) {
-        let mut asked = Vec::new();
-        arguments.values().for_each(|value| gather(value, &mut asked));
-        let name = tool.into();
-        self.add(ValueSource::Tool { name, closed }, text, asked);
-    }
-
-    fn add(&mut self, source: ValueSource, text: &str, asked: Vec<String>) {
-        let more = asked.iter().map(String::len).sum::<usize>();
-        let bytes = self.bytes.saturating_add(text.len()).saturating_add(more);
-        if bytes <= MAX_BYTES {
-            self.bytes = bytes;
-            let text = text.into();
-            self.texts.push(SourceText { source, text, asked });
+impl ArgumentSet {
+    fn read(name: &str) -> Option<Self> {
+        match name {
+            "*" => Some(Self::All),
+            TARGETS => Some(Self::Targets),
+            LINKS => Some(Self::Links),
+            other if other.starts_with('@') => None,
+            other => Some(Self::Named(other.into())),
         }
     }
+}
 
-    /// A source that this accepts, by the kind of its origin and the tool's name, holds the value whole.
-    fn gives(&self, value: &str, accepts: impl Fn(&str, Option<&str>) -> bool) -> bool {
-        let folded = value.to_lowercase();
-        let fits = |from: &SourceText| match &from.source {
-            ValueSource::Person => accepts(USER, None),
-            ValueSource::Tool { name, closed } => {
-                let kind = if *closed { "tool" } else { OPEN };
-                // What the tool was asked with came from elsewhere, also where its answer repeats it.
-                accepts(kind, Some(name))
-                    && !from
-                        .asked
-                        .iter()
-                        .any(|asked| asked.to_lowercase().contains(&folded))
-            }
-        };
-        let gives = |from: &SourceText| fits(from) && holds_whole(&from.text, value);
-        value.len() <= MAX_VALUE_BYTES && self.texts.iter().any(gives)
-    }
+/// A value that a rule looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ArgumentValue {
+    /// The argument that holds it.
+    pub(crate) argument: String,
+    pub(crate) text: String,
 }
 
 /// `conditions.from` of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValueCondition {
-    /// Arguments that are looked at; `None`: all of them.
-    pub(crate) arguments: Option<Vec<Box<str>>>,
+    /// Arguments that are looked at.
+    pub(crate) arguments: Vec<ArgumentSet>,
     /// Kinds of origins.
     pub(crate) origins: Vec<Box<str>>,
     /// Tools whose results are as good as the person's word.
@@ -113,12 +76,15 @@ impl ValueCondition {
         {
             return None;
         }
-        let arguments = texts(members.get("argument")?)?;
+        let arguments: Vec<ArgumentSet> = texts(members.get("argument")?)?
+            .into_iter()
+            .map(ArgumentSet::read)
+            .collect::<Option<_>>()?;
         let origins = texts(members.get("origins")?)?;
         let known = |kind: &&str| *kind == USER || crate::source::TAINTS.contains(kind);
         let trust = members.get("trust").map_or(Some(Vec::new()), texts)?;
         (!arguments.is_empty() && !origins.is_empty() && origins.iter().all(known)).then(|| Self {
-            arguments: (!arguments.contains(&"*")).then(|| arguments.into_iter().map(Into::into).collect()),
+            arguments,
             origins: origins.into_iter().map(Into::into).collect(),
             trust: trust.into_iter().map(Name::new).collect(),
         })
@@ -139,42 +105,76 @@ impl ValueCondition {
             true => names_kind(USER),
             false => foreign.iter().all(|kind| names_kind(kind)),
         };
-        let is_trusted =
-            |tool: Option<&str>| tool.is_some_and(|tool| self.trust.iter().any(|name| name.matches(tool)));
-        let gives = |value: &str, accepts: &dyn Fn(&str, Option<&str>) -> bool| {
-            subject.values.is_some_and(|values| values.gives(value, accepts))
-        };
-        let Some(values) = self.values(subject.arguments) else {
+        let Some(values) = self.values(subject) else {
             return !permissive; // more than can be looked at
         };
         match permissive {
             true => {
-                let named = |kind: &str, tool: Option<&str>| names_kind(kind) || is_trusted(tool);
-                (self.arguments.is_none() || !values.is_empty())
-                    && (all_named || values.iter().all(|value| gives(value, &named)))
+                let named = |kind: &str, tool: Option<&str>| names_kind(kind) || self.trusts(tool);
+                let gives = |value: &ArgumentValue| gives(subject, &value.text, &named);
+                (self.arguments.contains(&ArgumentSet::All) || !values.is_empty())
+                    && (all_named || values.iter().all(gives))
             }
             false => {
-                let other =
-                    |kind: &str, tool: Option<&str>| (kind != OPEN && !names_kind(kind)) || is_trusted(tool);
-                any_foreign && values.iter().any(|value| !gives(value, &other))
+                any_foreign
+                    && values
+                        .iter()
+                        .any(|value| !self.is_elsewhere(subject, &value.text))
             }
         }
     }
 
+    /// The value is surely from none of the origins.
+    pub(crate) fn is_elsewhere(&self, subject: &Subject<'_>, value: &str) -> bool {
+        let names_kind = |kind: &str| self.origins.iter().any(|wanted| **wanted == *kind);
+        let other = |kind: &str, tool: Option<&str>| (kind != OPEN && !names_kind(kind)) || self.trusts(tool);
+        gives(subject, value, &other)
+    }
+
+    fn trusts(&self, tool: Option<&str>) -> bool {
+        tool.is_some_and(|tool| self.trust.iter().any(|name| name.matches(tool)))
+    }
+
     /// The texts and numbers of the arguments that it looks at, and the names of members within them.
-    fn values(&self, arguments: &Map<String, Value>) -> Option<Vec<String>> {
+    pub(crate) fn values(&self, subject: &Subject<'_>) -> Option<Vec<ArgumentValue>> {
+        let targets = subject.annotations.get(TARGETS_ANNOTATION).and_then(texts);
         let mut found = Vec::new();
-        for (name, value) in arguments {
-            let wanted = |names: &Vec<Box<str>>| names.iter().any(|one| **one == *name);
-            if self.arguments.as_ref().is_none_or(wanted) {
-                gather(value, &mut found);
-            }
+        for (name, value) in subject.arguments {
+            let is_target = targets
+                .as_ref()
+                .is_none_or(|targets| targets.contains(&name.as_str()));
+            let is_whole = self.arguments.iter().any(|set| match set {
+                ArgumentSet::All => true,
+                ArgumentSet::Named(wanted) => **wanted == **name,
+                ArgumentSet::Targets => is_target,
+                ArgumentSet::Links => false,
+            });
+            let mut texts = Vec::new();
+            gather(value, &mut texts);
+            let texts = match (is_whole, self.arguments.contains(&ArgumentSet::Links)) {
+                (true, _) => texts,
+                (false, false) => Vec::new(),
+                (false, true) => texts
+                    .iter()
+                    .flat_map(|text| links(text))
+                    .map(str::to_owned)
+                    .collect(),
+            };
+            found.extend(texts.into_iter().take(MAX_VALUES + 1).map(|text| ArgumentValue {
+                argument: name.clone(),
+                text,
+            }));
         }
         (found.len() <= MAX_VALUES).then_some(found)
     }
 }
 
-fn texts(value: &Value) -> Option<Vec<&str>> {
+fn gives(subject: &Subject<'_>, value: &str, accepts: &dyn Fn(&str, Option<&str>) -> bool) -> bool {
+    subject.values.is_some_and(|values| values.gives(value, accepts))
+}
+
+/// A text, or a list of texts.
+pub(crate) fn texts(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::String(text) => Some(vec![text]),
         Value::Array(items) => items.iter().map(Value::as_str).collect(),
@@ -183,7 +183,7 @@ fn texts(value: &Value) -> Option<Vec<&str>> {
 }
 
 /// A truth value and an absent one hold no text.
-fn gather(value: &Value, found: &mut Vec<String>) {
+pub(crate) fn gather(value: &Value, found: &mut Vec<String>) {
     if found.len() > MAX_VALUES {
         return;
     }
@@ -202,39 +202,12 @@ fn gather(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The text holds the value, and not as a part of a longer word, address or number.
-fn holds_whole(text: &str, value: &str) -> bool {
-    let (Some(first), Some(last)) = (value.chars().next(), value.chars().next_back()) else {
-        return false;
-    };
-    text.match_indices(value).any(|(at, _)| {
-        let (before, after) = (text.get(..at), text.get(at.saturating_add(value.len())..));
-        let (Some(before), Some(after)) = (before, after) else {
-            return false;
-        };
-        !before.chars().next_back().is_some_and(|c| joins(first, c)) && ends(last, after)
-    })
-}
-
-/// A character that belongs to the word, address, path or number that this end of a value is a part of.
-fn joins(edge: char, next: char) -> bool {
-    // Chinese, Japanese and Korean words follow an address without a blank.
-    let is_unspaced =
-        matches!(next, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}');
-    !(edge.is_ascii() && is_unspaced) && (next.is_alphanumeric() || "@._-/\\:+%~#&=?$*".contains(next))
-}
-
-/// What follows a value does not go on with it: a sentence's end does not.
-fn ends(last: char, after: &str) -> bool {
-    let rest = after.trim_start_matches(['.', ':', '?', '!']);
-    rest.chars().next().is_none_or(|next| !joins(last, next))
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
+    use crate::value_sources::{ToolResult, ValueSources};
 
     fn sources() -> ValueSources {
         let mut sources = ValueSources::default();
@@ -242,7 +215,16 @@ mod tests {
         sources.add_person(said);
         let asked = Map::from_iter([("name".to_owned(), json!("mallory@evil.test"))]);
         let text = "Eve <eve@corp.example>, 7 Elm Street. There is no mallory@evil.test here.";
-        sources.add_result("contacts", &asked, text, true);
+        sources.add_result(&ToolResult {
+            tool: "contacts",
+            arguments: &asked,
+            text,
+            closed: true,
+            is_lookup: true,
+            reads_files: false,
+            annotations: None,
+            order: 1,
+        });
         sources
     }
 
@@ -263,8 +245,11 @@ mod tests {
             "eve@corp.example",
             "7 Elm Street",
             "7",
+            // Words in other capitals, and two values with a blank between.
+            "the WHOLE team",
+            "50 bob",
         ] {
-            assert!(sources.gives(clean, any), "{clean}");
+            assert!(sources.gives(clean, &any), "{clean}");
         }
         for foreign in [
             "5",
@@ -272,7 +257,6 @@ mod tests {
             "nn",
             "corp.example",
             "ann@corp",
-            "ann",
             "2023",
             "bill-2023",
             "https://corp.example/a",
@@ -280,15 +264,16 @@ mod tests {
             "mallory@evil.test",
             "50 to Mallory",
             "example/a?b=1",
-            "eve",
             "b=1",
+            "50 mallory@evil.test",
+            "50 bob 7",
             "the whole teams",
             "corp.example/",
         ] {
-            assert!(!sources.gives(foreign, any), "{foreign}");
+            assert!(!sources.gives(foreign, &any), "{foreign}");
         }
-        assert!(!sources.gives("eve@corp.example", |kind, _| kind == USER));
-        assert!(sources.gives("eve@corp.example", |_, tool| tool == Some("contacts")));
+        assert!(!sources.gives("eve@corp.example", &|kind, _| kind == USER));
+        assert!(sources.gives("eve@corp.example", &|_, tool| tool == Some("contacts")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::{self, Autonomy};
 use clawk_manifest::{LoadOptions, Loaded, Severity, load, policy, render};
-use clawk_policy::{Engine, Layers, Subject, UsageView, Verdict};
+use clawk_policy::{Engine, Layers, Subject, ToolResult, UsageView, ValueSources, Verdict};
 use clawk_tools::builtin;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -64,10 +64,25 @@ struct Case {
     /// Origins of untrusted text in the context that asks, such as `web https://example.com`.
     #[serde(default)]
     taint: Vec<String>,
+    /// What the person said: values that stand there are the person's own.
+    said: Option<String>,
+    /// What tools gave before, in their order.
+    #[serde(default)]
+    results: Vec<GivenResult>,
     expect: Expected,
     /// The rule that must decide; `null`: none may; absent: any will do.
     #[serde(default, deserialize_with = "given")]
     rule: Option<Option<String>>,
+}
+
+/// What a tool gave in the conversation of a case.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenResult {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    text: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -219,6 +234,7 @@ impl Tests {
     /// `None`: the case holds.
     fn judge(&self, at: usize, case: &Case, engine: &Engine) -> Option<Failure> {
         let (labels, annotations, schema) = self.about(case);
+        let values = self.values(case);
         let subject = Subject {
             tool: &case.tool,
             labels: &labels,
@@ -233,7 +249,7 @@ impl Tests {
             // The cases' files need not be there.
             places: None,
             taint: Some(&case.taint),
-            values: None,
+            values: Some(&values),
         };
         let layers = Layers {
             autonomy: case.autonomy.unwrap_or(self.autonomy),
@@ -271,6 +287,27 @@ impl Tests {
             got: got(&verdict),
             why,
         })
+    }
+
+    /// The texts in which the case's values are looked up: nothing else was read.
+    fn values(&self, case: &Case) -> ValueSources {
+        let mut sources = ValueSources::default();
+        case.said.iter().for_each(|said| sources.add_person(said));
+        for (result, order) in case.results.iter().zip(1..) {
+            let annotations = self.tools.get(&result.tool).map(|about| &about.annotations);
+            let hint = |name: &str| annotations.and_then(|annotations| annotations.get(name));
+            sources.add_result(&ToolResult {
+                tool: &result.tool,
+                arguments: &result.arguments,
+                text: &result.text,
+                closed: hint("openWorldHint") == Some(&Value::Bool(false)),
+                is_lookup: true,
+                reads_files: false,
+                annotations,
+                order,
+            });
+        }
+        sources
     }
 
     /// What counts of the case's tool: the built-in's own words, the file's, the case's.

@@ -305,7 +305,12 @@ impl<'a> Case<'a> {
                 judged.verdict.reason = Some(why.into());
             }
         }
-        judged.verdict = because(judged.verdict, &caller.context.taint);
+        if judged.verdict.taint && !judged.verdict.is_allowed() {
+            let value = calls
+                .engine
+                .value_reason(&judged.verdict, &self.subject(arguments, places));
+            judged.verdict = because(judged.verdict, value, &caller.context.taint);
+        }
         judged
     }
 
@@ -356,21 +361,23 @@ impl<'a> Case<'a> {
 /// Sources that a refusal or a question names.
 const MAX_SOURCES: usize = 3;
 
-/// A rule that looked at what the context was made of says of what.
-fn because(verdict: Verdict, taint: &[String]) -> Verdict {
-    if !verdict.taint || verdict.is_allowed() {
-        return verdict;
-    }
+/// A rule that looked at what the context was made of says of what, and which value it minds.
+fn because(verdict: Verdict, value: Option<String>, taint: &[String]) -> Verdict {
     let reason = verdict
         .reason
         .as_deref()
         .unwrap_or("the context holds untrusted text");
+    let value = value.map(|value| format!("; {value}")).unwrap_or_default();
     let mut named: Vec<&str> = taint.iter().map(String::as_str).collect();
     named.sort_by_key(|origin| crate::taint::rank(origin));
     named.truncate(MAX_SOURCES);
     let more = if taint.len() > MAX_SOURCES { ", …" } else { "" };
     let named: Vec<String> = named.into_iter().map(crate::taint::words).collect();
-    let reason = format!("{reason} (from {}{more})", named.join(", "));
+    let from = match named.is_empty() {
+        true => String::new(),
+        false => format!(" (from {}{more})", named.join(", ")),
+    };
+    let reason = format!("{reason}{value}{from}");
     Verdict {
         reason: Some(reason.into()),
         ..verdict

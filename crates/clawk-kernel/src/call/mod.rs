@@ -655,6 +655,7 @@ async fn run(
             }
             None => match calls.team.as_ref().filter(|_| tool.of_team) {
                 Some(team) => {
+                    let made_from = caller.context.sources();
                     let calling = Calling {
                         calls,
                         session: caller.thread.session,
@@ -662,6 +663,7 @@ async fn run(
                         member: caller.member.as_deref(),
                         request_id: &request.request_id,
                         rank: &caller.rank,
+                        made_from: &made_from,
                     };
                     Box::pin(team.call(&tool.name, calling, permit.arguments(), cancel)).await
                 }

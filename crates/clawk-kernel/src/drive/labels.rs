@@ -1,18 +1,20 @@
 //! The origins of the text in a turn's context (R46).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use clawk_manifest::model::Skill;
-use clawk_policy::ValueSources;
+use clawk_policy::{CONFIDENTIAL_ANNOTATION, ValueSources};
 
 use super::Run;
 use crate::call::Context;
 use crate::output;
-use crate::ports::Message;
+use crate::ports::{Executor, Message};
+use crate::recall;
 use crate::skill;
 use crate::taint::{self, Brings};
 use crate::turn::Turn;
+use crate::value_facts::{self, ToolFacts, ValueContext};
 use crate::world_model;
 
 impl Run<'_> {
@@ -27,10 +29,7 @@ impl Run<'_> {
         if let Some(requester) = &self.context.requester {
             taint.retain(|origin| !requester.wrote(origin));
         }
-        let values = match self.calls.engine.looks_at_values() && !taint.is_empty() {
-            true => taint::value_sources(turn.messages(), &taint, self.context.requester.as_ref(), of),
-            false => ValueSources::default(),
-        };
+        let values = self.values(turn, &taint, &brings).await;
         self.context = Arc::new(Context {
             values,
             taint: taint.into_iter().collect(),
@@ -38,6 +37,57 @@ impl Run<'_> {
             requester: self.context.requester.clone(),
             read: self.context.read.clone(),
         });
+    }
+
+    /// The texts in which values are looked up, where a rule asks.
+    async fn values(
+        &self,
+        turn: &Turn,
+        taint: &BTreeSet<String>,
+        brings: &BTreeMap<&str, Brings>,
+    ) -> ValueSources {
+        let engine = &self.calls.engine;
+        if !engine.looks_at_confidential() && (!engine.looks_at_values() || taint.is_empty()) {
+            return ValueSources::default();
+        }
+        let mut tools = BTreeMap::new();
+        for name in brings.keys() {
+            let facts = self.tool_facts(name).await;
+            tools.insert(*name, facts.unwrap_or_default());
+        }
+        let mut gone = Vec::new();
+        for origin in &self.base {
+            let name = origin.split_once(' ').map_or("", |(_, name)| name);
+            if let Some(facts) = self.tool_facts(name).await
+                && facts.annotations.contains_key(CONFIDENTIAL_ANNOTATION)
+            {
+                gone.push((name, facts));
+            }
+        }
+        let context = ValueContext {
+            taint,
+            requester: self.context.requester.as_ref(),
+            brings,
+            tools: &tools,
+            stores: recall::asked(self.calls)
+                .map(|store| store.name.as_str())
+                .collect(),
+            gone,
+        };
+        value_facts::gather_values(turn.messages(), &context)
+    }
+
+    /// What is known of a tool. `None`: it is not known, or can't be asked about.
+    async fn tool_facts(&self, name: &str) -> Option<ToolFacts> {
+        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
+        let entry = self.calls.catalog.get(action.unwrap_or(name))?;
+        let described = self.calls.described(&entry).await.ok()?; // silent-ok: said so where it is offered
+        let category = described.labels.get("category").map(String::as_str);
+        Some(ToolFacts {
+            annotations: described.annotations.clone(),
+            reads_files: described.executor == Executor::Command
+                || matches!(category, Some("shell" | "filesystem")),
+        })
     }
 
     /// What kind of text each tool brings that these messages ask for.

@@ -395,11 +395,14 @@ async fn say(
     {
         return Ok(Some(said));
     }
-    let from = From::from(Door::Peer {
+    let mut from = From::from(Door::Peer {
         identity: start.member.clone(),
         task_id: start.task.to_string(),
         role: origin.role.0,
     });
+    if let Some(team) = &peers.calls.team {
+        from.repeats = team.asked_in(start);
+    }
     let (sessions, state) = session.inside();
     session::accept_as(sessions, state, message, from, start.text.clone().into()).await?;
     Ok(None)

@@ -1,5 +1,6 @@
 //! `delegate`, `ask-peer` and `report`: how a model reaches its swarm. They are called by the one path, as every tool is.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clawk_manifest::model::Tool;
@@ -42,6 +43,8 @@ pub(crate) struct Calling<'a> {
     pub(crate) member: Option<&'a Member>,
     pub(crate) request_id: &'a RequestId,
     pub(crate) rank: &'a Rank,
+    /// Origins of the text in the context that asks.
+    pub(crate) made_from: &'a BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
@@ -243,6 +246,9 @@ impl Team {
     ) -> Result<RunOutcome, RunError> {
         let arguments = Value::Object(arguments.clone());
         calling.rank.turn(cancel).await?;
+        let run = || derived(calling.request_id, "run");
+        let asker = calling.member.map_or_else(run, |member| member.task.clone());
+        self.note_asker(&asker, calling.made_from);
         match tool {
             DELEGATE => match serde_json::from_value::<Delegate>(arguments) {
                 Ok(wanted) => self.call_delegate(calling, wanted, cancel).await,

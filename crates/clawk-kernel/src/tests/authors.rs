@@ -443,3 +443,78 @@ async fn the_record_says_what_kind_of_author_wrote_and_whom_the_text_repeats() {
     assert_eq!(payload["author_kind"], "person");
     assert_eq!(payload["repeats"], json!(["peer eve on chat"]));
 }
+
+/// An agent with a worker, whose `send` is refused where words of the web, or of somebody on the channel, are in the context.
+fn with_worker(kinds: Value, page_first: bool) -> Rig {
+    let rules = json!([
+        {"id": "no-foreign-orders", "action": "deny", "scope": "tool", "match": {"name": "send"},
+         "conditions": {"taint": kinds}, "reason": "foreign words send nothing"},
+        {"id": "rest", "action": "allow", "scope": "all"},
+    ]);
+    let mut spec = agent(rules);
+    for (name, category) in [("send", "message"), ("page", "network")] {
+        spec["tools"].as_array_mut().unwrap().push(json!({
+            "name": name, "description": name, "input_schema": {"type": "object"}, "labels": {"category": category}}));
+    }
+    spec["swarm"] = json!({"name": "team", "topology": "leader-worker",
+        "agents": [{"identity_ref": "lead", "role": "leader"}, {"identity_ref": "hand", "role": "worker"}],
+        "coordination": {"message_passing": "direct", "backend": "in-process", "concurrency": {"max_parallel": 2}},
+        "aggregation": {"strategy": "merge"}});
+    let mut rig = rig(spec);
+    let model = ScriptedModel::new(move |request, _| {
+        let answers = request
+            .messages
+            .iter()
+            .filter(|message| matches!(message, Message::Assistant { .. }))
+            .count();
+        let is_member = request.messages.iter().any(
+            |message| matches!(message, Message::User { text, .. } if text.contains("look after the invoices")),
+        );
+        let delegate = calls(&[(
+            "delegate",
+            json!({"to": "hand", "task": "look after the invoices"}),
+        )]);
+        Ok(match (is_member, answers, page_first) {
+            (true, 0, _) => calls(&[("send", json!({}))]),
+            (false, 0, true) => calls(&[("page", json!({"url": "https://evil.test/page"}))]),
+            (false, 1, true) | (false, 0, false) => delegate,
+            _ => says("done"),
+        })
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig
+}
+
+#[tokio::test]
+async fn a_members_task_carries_the_origins_of_whoever_asked_for_it() {
+    for page_first in [true, false] {
+        let rig = with_worker(json!(["web"]), page_first);
+        let kernel = rig.start().await;
+        let session = kernel.open(Door::Cli).await.unwrap();
+        session.send("have the invoices looked after").await.unwrap();
+        soon(async {
+            while !matches!(
+                session.next_notice().await,
+                Some(crate::Notice::TurnEnded { .. }) | None
+            ) {}
+        })
+        .await;
+        let events = rig.journal.events();
+        let mut accepted = events.iter().filter(|event| event.kind == kind::MESSAGE_ACCEPTED);
+        let task = accepted
+            .find(|event| event.payload.contains(r#""door":"peer""#))
+            .unwrap();
+        let payload: Value = serde_json::from_str(&task.payload).unwrap();
+        let repeats = payload.get("repeats").cloned().unwrap_or_default().to_string();
+        assert_eq!(
+            repeats.contains("web https://evil.test/page"),
+            page_first,
+            "{repeats}"
+        );
+        assert_eq!(
+            ran(&rig, "send") == 0,
+            page_first,
+            "the worker obeys the page: {page_first}"
+        );
+    }
+}

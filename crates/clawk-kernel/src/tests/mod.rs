@@ -20,6 +20,7 @@ mod effects;
 mod egress;
 mod grants;
 mod images;
+mod injections;
 mod kept_state;
 mod known;
 mod leaves;

@@ -123,7 +123,7 @@ fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {
     }
     if let Some(conditions) = rule.get("conditions") {
         for entry in conditions.node.entries().unwrap_or_default() {
-            if matches!(entry.key.as_str(), "taint" | "from") {
+            if matches!(entry.key.as_str(), "taint" | "from" | "confidential") {
                 continue; // what it names is checked where rules are compiled: one that can't be read fails closed, with a warning
             }
             if entry.key != "path_within" {
@@ -131,8 +131,7 @@ fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {
                     "{} is not a condition that this runtime knows",
                     quoted(&entry.key)
                 );
-                let help =
-                    "`path_within`, `taint` and `from` are; a rule with an unknown condition never allows";
+                let help = "`path_within`, `taint`, `from` and `confidential` are; a rule with an unknown condition never allows";
                 let mut warning = conditions.idle(&entry.key, message);
                 warning.code = "unknown-condition";
                 checker.findings.push(warning.help(help));

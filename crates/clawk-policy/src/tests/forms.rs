@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clawk_manifest::model;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::engine::{Engine, Subject, UsageView};
 use crate::source::{CompileError, WarningKind};
@@ -14,7 +14,7 @@ fn policy(name: &str, rules: &Value) -> model::Policy {
     serde_json::from_value(json!({"name": name, "rules": rules})).expect("a policy")
 }
 
-fn engine(rules: &Value) -> Engine {
+pub(super) fn engine(rules: &Value) -> Engine {
     Engine::compile(&[policy("main", rules)]).expect("compiles")
 }
 
@@ -470,14 +470,36 @@ fn a_rule_may_ask_what_the_context_was_made_of() {
     assert!(verdict.taint);
 }
 
+pub(super) const fn result<'a>(
+    tool: &'a str,
+    arguments: &'a Map<String, Value>,
+    text: &'a str,
+    closed: bool,
+) -> crate::ToolResult<'a> {
+    crate::ToolResult {
+        tool,
+        arguments,
+        text,
+        closed,
+        is_lookup: true,
+        reads_files: false,
+        annotations: None,
+        order: 1,
+    }
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn a_rule_may_ask_where_a_value_came_from() {
     let mut values = crate::ValueSources::default();
     values.add_person("Send the report to ann@corp.example and 50 to Bob");
     let nothing = serde_json::Map::new();
-    values.add_result("lookup", &nothing, "Eve <eve@corp.example>", false);
-    values.add_result("ledger", &nothing, "account 4711", true);
+    for (tool, text, closed) in [
+        ("lookup", "Eve <eve@corp.example>", false),
+        ("ledger", "account 4711", true),
+    ] {
+        values.add_result(&result(tool, &nothing, text, closed));
+    }
     let rule = |action: &str, from: Value| json!([{"id": "r", "action": action, "scope": "all", "conditions": {"from": from}}]);
     let page = json!(["web https://evil.test/", "file a"]);
     let foreign = json!({"argument": "to", "origins": ["web", "peer"]});

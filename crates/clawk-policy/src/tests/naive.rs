@@ -131,7 +131,7 @@ fn naive_applies(rule: &Rule, scene: &Scene) -> bool {
     });
     let conditions = rule.conditions.iter().all(|condition| match condition {
         // A scene's context holds nothing of others.
-        Condition::Taint(_) | Condition::From(_) => false,
+        Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) => false,
         Condition::Unknown(_) => !permissive,
         Condition::PathWithin(roots) => {
             let paths: Vec<&str> = scene.arguments.values().filter_map(Value::as_str).collect();

@@ -58,6 +58,13 @@ enum Verb {
         /// with its place, such as `web https://example.com`; may be said several times
         #[arg(long, value_name = "ORIGIN")]
         taint: Vec<String>,
+        /// What the person said in the conversation: values of the call that stand there are the person's own, for rules with `from`
+        #[arg(long, value_name = "TEXT")]
+        said: Option<String>,
+        /// What a tool gave before, for rules with `from` and `confidential`: `TOOL=TEXT`, or a JSON object with `tool`, `arguments`
+        /// and `text`; may be said several times
+        #[arg(long = "result", value_name = "RESULT")]
+        results: Vec<String>,
         #[command(flatten)]
         outside: Outside,
         /// Output format
@@ -112,6 +119,8 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             policy,
             tokens_today,
             taint,
+            said,
+            results,
             outside,
             format,
         } => {
@@ -121,6 +130,8 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 policy: policy.as_deref(),
                 tokens_today: *tokens_today,
                 taint,
+                said: said.as_deref(),
+                results,
                 outside: *outside,
             };
             explain::run(manifest, config, &call, *format)

@@ -100,7 +100,11 @@ fn world(scenes: &str) -> World {
     .unwrap();
     // Each scene that begins with a page fetches it first.
     let fetch = format!("call: [{{ name: web-fetch, arguments: {{ url: \"{page}\" }} }}]");
-    let scenes = scenes.replace("FETCH", &fetch).replace("ORDER", ORDER);
+    let guide = page.replace("/page", "/guide");
+    let scenes = scenes
+        .replace("FETCH", &fetch)
+        .replace("GUIDE", &guide)
+        .replace("ORDER", ORDER);
     let script = format!(
         "scenes:\n{scenes}  - user: order\n    steps:\n      - call: [{{ name: order, arguments: {{ id: x }} }}]\n      - say: \"{{{{last_tool_text}}}}\"\n  - steps:\n      - say: \"Hello.\"\n"
     );
@@ -366,4 +370,24 @@ fn what_a_later_conversation_remembers_of_the_file_leads_back_to_the_page() {
     );
     // The prompt of a later turn recalls it with its mark.
     world.refused(&world.said("order the reports"), "work/notes.md", "recalled");
+}
+
+#[test]
+fn an_address_that_the_person_typed_is_fetched_without_a_question_after_a_page() {
+    let guide = r#"{ name: web-fetch, arguments: { url: "GUIDE" } }"#;
+    let scenes = format!(
+        "  - user: begin\n    steps:\n      - FETCH\n      - call: [{guide}]\n      - say: \"It says: {{{{last_tool_text}}}}\"\n"
+    );
+    let world = world(&scenes);
+    let typed = world.page.replace("/page", "/guide");
+    let told = world.said(&format!("begin with the page, then read {typed}."));
+    assert!(told.contains("It says: ") && told.contains("Invoices"), "{told}");
+    assert!(!told.contains("Not every value"), "{told}");
+    // Nobody typed it: the page may have chosen it.
+    let told = world.said("begin with the page");
+    assert!(
+        told.contains("Not every value") && told.contains("you did not type it"),
+        "{told}"
+    );
+    assert!(told.contains(&world.page), "it names the page: {told}");
 }

@@ -8,7 +8,11 @@ use clawk_kernel::place::{Search, find};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
 use clawk_policy::path::wanted;
-use clawk_policy::{Account, Change, Effect, Engine, Layers, Situation, Step, Subject, UsageView};
+use clawk_policy::{
+    Account, Change, Effect, Engine, Layers, Situation, Step, Subject, ToolResult, UsageView, ValueOrigin,
+    ValueSources,
+};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::facts::Facts;
@@ -25,6 +29,10 @@ pub(super) struct Query<'a> {
     pub(super) tokens_today: u64,
     /// Origins of untrusted text in the context that asks.
     pub(super) taint: &'a [String],
+    /// What the person said there.
+    pub(super) said: Option<&'a str>,
+    /// What tools gave there: `TOOL=TEXT`.
+    pub(super) results: &'a [String],
     pub(super) outside: Outside,
 }
 
@@ -43,6 +51,7 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
     }
     let facts = Facts::of_tool(tool, &manifest, &config.settings);
     let workdir = workdir(&manifest, &config)?;
+    let values = values(asked, &manifest, &config)?;
     let subject = Subject {
         tool: &tool.name,
         labels: &facts.labels,
@@ -56,7 +65,7 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
         },
         places: None,
         taint: Some(asked.taint),
-        values: None,
+        values: Some(&values),
     };
     let places = find(&Search {
         paths: wanted(&arguments, subject.schema, &workdir),
@@ -81,10 +90,104 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
     };
     let changes = situation.changes(&subject);
     match format {
-        Format::Json => out::json(&document(&subject, &account, &changes, facts.doubt.as_deref()))?,
-        Format::Human => people(&subject, &account, &changes, facts.doubt.as_deref())?,
+        Format::Json => {
+            let mut shown = document(&subject, &account, &changes, facts.doubt.as_deref());
+            if let Value::Object(members) = &mut shown {
+                let origins = engine.value_origins(&account.verdict, &subject);
+                members.insert("values".to_owned(), origins.iter().map(value_document).collect());
+            }
+            out::json(&shown)?;
+        }
+        Format::Human => {
+            let mut notes: Vec<String> = engine
+                .value_origins(&account.verdict, &subject)
+                .iter()
+                .map(value_line)
+                .collect();
+            notes.extend(facts.doubt.as_deref().map(|doubt| format!("note: {doubt}")));
+            people(&subject, &account, &changes, &notes)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The texts in which values of the call are looked up: nothing else was read.
+fn values(asked: &Query<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
+    let mut sources = ValueSources::default();
+    asked.said.iter().for_each(|said| sources.add_person(said));
+    for (given, order) in asked.results.iter().zip(1..) {
+        let result = GivenResult::read(given)?;
+        let tool = result.tool.as_str();
+        let facts = manifest
+            .tool(tool)
+            .map(|declared| Facts::of_tool(declared, manifest, &config.settings))
+            .with_context(|| {
+                format!(
+                    "`--result`: the manifest has no tool `{}`",
+                    out::clipped(tool, 64)
+                )
+            })?;
+        sources.add_result(&ToolResult {
+            tool,
+            arguments: &result.arguments,
+            text: &result.text,
+            closed: facts.annotations.get("openWorldHint") == Some(&Value::Bool(false)),
+            is_lookup: true,
+            reads_files: facts
+                .labels
+                .get("category")
+                .is_some_and(|category| category == "filesystem"),
+            annotations: Some(&facts.annotations),
+            order,
+        });
+    }
+    Ok(sources)
+}
+
+/// What a tool gave in the conversation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenResult {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    text: String,
+}
+
+impl GivenResult {
+    /// `TOOL=TEXT`, or a JSON object with `tool`, `arguments` and `text`.
+    fn read(given: &str) -> Result<Self> {
+        if given.starts_with('{') {
+            return serde_json::from_str(given).context(
+                "`--result` takes `TOOL=TEXT` or a JSON object with `tool`, `arguments` and `text`",
+            );
+        }
+        let (tool, text) = given
+            .split_once('=')
+            .context("`--result` takes `TOOL=TEXT`, such as 'search-contacts=ann@corp.example'")?;
+        Ok(Self {
+            tool: tool.to_owned(),
+            arguments: Map::new(),
+            text: text.to_owned(),
+        })
+    }
+}
+
+fn value_document(origin: &ValueOrigin) -> Value {
+    json!({
+        "argument": origin.argument, "value": origin.value, "source": origin.source, "foreign": origin.is_foreign,
+    })
+}
+
+fn value_line(origin: &ValueOrigin) -> String {
+    let may = match origin.is_foreign {
+        true => "foreign text may have chosen it",
+        false => "no foreign text chose it",
+    };
+    format!(
+        "value of `{}`: {:?}: {}; {may}",
+        origin.argument, origin.value, origin.source
+    )
 }
 
 /// Where relative paths of calls begin, as when the agent runs.
@@ -177,12 +280,7 @@ fn document(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], do
     })
 }
 
-fn people(
-    subject: &Subject<'_>,
-    account: &Account<'_>,
-    changes: &[Change],
-    doubt: Option<&str>,
-) -> Result<()> {
+fn people(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], notes: &[String]) -> Result<()> {
     let paint = Paint::stdout();
     let verdict = &account.verdict;
     out::line(&format!(
@@ -213,8 +311,8 @@ fn people(
             out::line("  no rule is left: denied")?;
         }
     }
-    if let Some(doubt) = doubt {
-        out::line(&paint.yellow(&format!("note: {doubt}")))?;
+    for note in notes {
+        out::line(&paint.yellow(&out::one_line(note)))?;
     }
     if matches!(verdict.effect, Effect::Ask(_)) {
         out::line(&paint.dim("a person's `always` spares the question for the rest of a session"))?;

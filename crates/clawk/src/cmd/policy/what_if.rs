@@ -10,7 +10,7 @@ use crate::state::kept::{Reader, read_only};
 use anyhow::{Result, bail};
 use clawk_manifest::model::{self, Autonomy};
 use clawk_manifest::{LoadOptions, Manifest, policy, render};
-use clawk_policy::{Engine, Layers, Outcome, Subject, UsageView, Verdict};
+use clawk_policy::{Engine, Layers, Outcome, Subject, UsageView, ValueSources, Verdict};
 use serde_json::{Map, Value, json};
 
 use self::past::{Call, Record};
@@ -155,6 +155,7 @@ impl Again {
     fn decide(&mut self, call: &Call) -> Result<Option<Verdict>> {
         self.know(&call.tool);
         let arguments = self.arguments(call)?;
+        let values = self.said(call)?;
         let Some((facts, policy_ref)) = self.facts.get(&call.tool) else {
             return Ok(None);
         };
@@ -170,7 +171,7 @@ impl Again {
             // The files are not those of then.
             places: None,
             taint: Some(&call.taint),
-            values: None,
+            values: Some(&values),
         };
         if arguments.is_none() && self.engine.arguments_matter(&subject) {
             return Ok(None);
@@ -185,7 +186,15 @@ impl Again {
             autonomy: self.autonomy,
             named: &named,
         };
-        Ok(Some(layers.decide(&self.engine, &subject)))
+        let mut verdict = layers.decide(&self.engine, &subject);
+        if let Some(value) = self.engine.value_reason(&verdict, &subject) {
+            let reason = verdict
+                .reason
+                .as_deref()
+                .map_or_else(|| value.clone(), |reason| format!("{reason}; {value}"));
+            verdict.reason = Some(reason.into());
+        }
+        Ok(Some(verdict))
     }
 
     fn know(&mut self, tool: &str) {
@@ -199,6 +208,20 @@ impl Again {
         });
         let facts = declared.unwrap_or_else(|| (Facts::of_name(tool), None));
         self.facts.insert(tool.to_owned(), facts);
+    }
+
+    /// What the owner had said before the call, where it is at hand. What tools gave is not looked up.
+    fn said(&self, call: &Call) -> Result<ValueSources> {
+        let mut sources = ValueSources::default();
+        let Some(reader) = self.contents.as_ref().filter(|_| self.engine.looks_at_values()) else {
+            return Ok(sources);
+        };
+        for digest in &call.said {
+            let bytes = reader.content(*digest)?;
+            let text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            text.iter().for_each(|text| sources.add_person(text));
+        }
+        Ok(sources)
     }
 
     fn arguments(&self, call: &Call) -> Result<Option<Map<String, Value>>> {

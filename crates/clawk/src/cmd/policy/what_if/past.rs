@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
+use clawk_kernel::kind;
 use clawk_manifest::model::Autonomy;
 use clawk_policy::Outcome;
 use clawk_proto::trace::TraceEvent;
@@ -22,6 +23,8 @@ pub(super) struct Call {
     pub(super) arguments: Option<Digest>,
     /// Origins of untrusted text in the context that asked.
     pub(super) taint: Vec<String>,
+    /// Digests of what the agent's owner had said in the session before.
+    pub(super) said: Vec<Digest>,
     pub(super) outcome: Outcome,
     pub(super) rule: Option<String>,
 }
@@ -51,8 +54,12 @@ impl Record {
         let mut open: Vec<Open> = Vec::new();
         let mut places = HashMap::new();
         let mut autonomy = Autonomy::Autonomous;
+        let mut said: HashMap<SessionId, Vec<Digest>> = HashMap::new();
         source.each(pick, |event| {
             let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
+            if let Some(words) = owners_words(&event) {
+                said.entry(event.session_id).or_default().push(words);
+            }
             let Some(id) = text("request_id") else {
                 return Ok(());
             };
@@ -60,7 +67,8 @@ impl Record {
             let key = (event.session_id, event.span_id);
             if event.event_type == "action.requested" {
                 places.insert(key, open.len());
-                open.push(begun(&event, id));
+                let said = said.get(&event.session_id).cloned().unwrap_or_default();
+                open.push(begun(&event, id, said));
                 return Ok(());
             }
             let Some(known) = places.get(&key).and_then(|&at: &usize| open.get_mut(at)) else {
@@ -86,7 +94,18 @@ impl Record {
     }
 }
 
-fn begun(event: &TraceEvent, request_id: &str) -> Open {
+/// The digest of a message that is the owner's own word, and repeats nobody else's.
+fn owners_words(event: &TraceEvent) -> Option<Digest> {
+    let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
+    let repeats = event.payload.get("repeats").and_then(Value::as_array);
+    let is_owners = event.event_type == kind::MESSAGE_ACCEPTED
+        && text("author_kind") == Some("person")
+        && text("role") == Some("admin")
+        && repeats.is_none_or(Vec::is_empty);
+    text("text_hash").filter(|_| is_owners).and_then(Digest::from_hex)
+}
+
+fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> Open {
     let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
     Open {
         call: Call {
@@ -101,6 +120,7 @@ fn begun(event: &TraceEvent, request_id: &str) -> Open {
                 .and_then(Value::as_array)
                 .map(|all| all.iter().filter_map(Value::as_str).map(str::to_owned).collect())
                 .unwrap_or_default(),
+            said,
             outcome: Outcome::Deny,
             rule: None,
         },

@@ -1,0 +1,150 @@
+//! How a value is found in a text (R51): whole, and what in a text leads somewhere.
+
+/// Digits from which on a number is taken for an account, a card or a telephone.
+const ACCOUNT_DIGITS: usize = 9;
+/// Longest value that may be put together from two, bytes.
+const MAX_JOINED_BYTES: usize = 200;
+
+/// Words and blanks only: such a value means the same in capitals.
+pub(crate) fn is_plain_words(value: &str) -> bool {
+    value.chars().all(|c| c.is_alphabetic() || c == ' ')
+}
+
+/// The text holds the value, and not as a part of a longer word, address or number.
+pub(crate) fn holds_whole(text: &str, value: &str) -> bool {
+    let (Some(first), Some(last)) = (value.chars().next(), value.chars().next_back()) else {
+        return false;
+    };
+    text.match_indices(value).any(|(at, _)| {
+        let (before, after) = (text.get(..at), text.get(at.saturating_add(value.len())..));
+        let (Some(before), Some(after)) = (before, after) else {
+            return false;
+        };
+        !before.chars().next_back().is_some_and(|c| joins(first, c)) && ends(last, after)
+    })
+}
+
+/// A character that belongs to the word, address, path or number that this end of a value is a part of.
+fn joins(edge: char, next: char) -> bool {
+    // Chinese, Japanese and Korean words follow an address without a blank.
+    let is_unspaced =
+        matches!(next, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}');
+    !(edge.is_ascii() && is_unspaced) && (next.is_alphanumeric() || "@._-/\\:+%~#&=?$*".contains(next))
+}
+
+/// What follows a value does not go on with it: a sentence's end does not.
+fn ends(last: char, after: &str) -> bool {
+    let rest = after.trim_start_matches(['.', ':', '?', '!']);
+    rest.chars().next().is_none_or(|next| !joins(last, next))
+}
+
+/// Each way to read the value as two with a blank between, such as a day and an hour. No address and no path is put together so.
+pub(crate) fn halves(value: &str) -> impl Iterator<Item = (&str, &str)> {
+    let is_joined = value.len() <= MAX_JOINED_BYTES && !value.contains(['@', '/', '\\']);
+    let blanks = value.match_indices(' ').filter(move |_| is_joined);
+    blanks.filter_map(|(at, _)| Some((value.get(..at)?, value.get(at.saturating_add(1)..)?)))
+}
+
+/// The value, and how people type the same address: without `https://`, without the slash behind the host.
+pub(crate) fn address_forms(value: &str) -> impl Iterator<Item = &str> {
+    let bare = value.strip_prefix("https://");
+    let is_host = |address: &&str| !address.contains(['/', '?', '#', '@']);
+    let host =
+        |address: &'_ str| -> Option<usize> { address.strip_suffix('/').filter(is_host).map(str::len) };
+    let bare_host = bare.and_then(|bare| bare.get(..host(bare)?));
+    let with_scheme = bare_host.and_then(|_| value.strip_suffix('/'));
+    let bare = bare.filter(|bare| bare.contains('.'));
+    [Some(value), bare, bare_host, with_scheme].into_iter().flatten()
+}
+
+/// What in a text leads somewhere, or pays somebody: addresses, names of hosts, mail addresses, long numbers.
+pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
+    let is_between =
+        |c: char| c.is_whitespace() || c.is_control() || "'\"<>()[]{},;|`*“”‘’«»（）【】，。、；".contains(c);
+    text.split(is_between)
+        .map(|word| word.trim_matches(['.', ':', '!', '?', '…']))
+        .filter(|word| leads(word))
+}
+
+fn leads(word: &str) -> bool {
+    let digits = word.chars().filter(|c| c.is_numeric()).count();
+    word.contains("://") || word.contains('@') || digits >= ACCOUNT_DIGITS || starts_with_host(word)
+}
+
+/// A name with a dot whose last part is letters: a host, or a file. A scheme without slashes (`mailto:`) leads somewhere, too.
+fn starts_with_host(word: &str) -> bool {
+    let host = word.split(['/', ':', '?', '#', '\\']).next().unwrap_or_default();
+    let is_scheme = word
+        .get(host.len()..)
+        .is_some_and(|rest| rest.starts_with(':') && rest.len() > 1)
+        && host.chars().count() > 1
+        && host.chars().all(char::is_alphabetic);
+    let is_end = |end: &str| {
+        let is_name = end.chars().all(|c| c.is_alphanumeric() || c == '-');
+        end.chars().count() >= 2 && is_name && end.chars().any(char::is_alphabetic)
+    };
+    let dots = ['.', '\u{3002}', '\u{ff0e}'];
+    let is_dotted = host
+        .rsplit_once(dots)
+        .is_some_and(|(start, end)| !start.is_empty() && is_end(end));
+    let is_number = |part: &str| !part.is_empty() && part.chars().all(char::is_numeric);
+    let is_ip = (host.split(dots).count() == 4 && host.split(dots).all(is_number)) || word.contains("::");
+    is_scheme || is_dotted || is_ip || word.starts_with("//") || word.starts_with("\\\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_somewhere_is_found_in_a_text() {
+        let found = |text: &str| links(text).map(str::to_owned).collect::<Vec<_>>();
+        for (text, leads) in [
+            ("see www.evil.test/a.", vec!["www.evil.test/a"]),
+            ("[here](https://evil.test/?q=1)", vec!["https://evil.test/?q=1"]),
+            (
+                "**evil.test** and <b@evil.test>",
+                vec!["evil.test", "b@evil.test"],
+            ),
+            ("pay GB29NWBK60161331926819", vec!["GB29NWBK60161331926819"]),
+            ("call +49-170-5551234 now", vec!["+49-170-5551234"]),
+            ("mailto:boss tel:110", vec!["mailto:boss", "tel:110"]),
+            ("//evil/x", vec!["//evil/x"]),
+            (
+                "203.0.113.7/x or 2001:db8::1",
+                vec!["203.0.113.7/x", "2001:db8::1"],
+            ),
+            ("xn--e1afmkfd.xn--p1ai", vec!["xn--e1afmkfd.xn--p1ai"]),
+            ("Lunch at 12:00 on 2024-05-20, 3.5 stars: e.g. soup", vec![]),
+            ("the 1-th most active user!", vec![]),
+        ] {
+            assert_eq!(found(text), leads, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_the_same_without_its_scheme_and_its_last_slash() {
+        let forms = |value| address_forms(value).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(forms("https://a.test/b/"), ["https://a.test/b/", "a.test/b/"]);
+        assert_eq!(
+            forms("https://a.test/"),
+            ["https://a.test/", "a.test/", "a.test", "https://a.test"]
+        );
+        assert_eq!(forms("http://a.test/"), ["http://a.test/"]);
+        assert_eq!(
+            forms("https://ann@a.test/"),
+            ["https://ann@a.test/", "ann@a.test/"]
+        );
+        assert_eq!(forms("a.test/"), ["a.test/"]);
+    }
+
+    #[test]
+    fn no_address_is_put_together_from_two_values() {
+        assert_eq!(
+            halves("2024-05-20 10:00").collect::<Vec<_>>(),
+            [("2024-05-20", "10:00")]
+        );
+        assert_eq!(halves("ann @corp.example").count(), 0);
+        assert_eq!(halves("a /etc/passwd").count(), 0);
+    }
+}
