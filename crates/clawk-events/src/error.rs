@@ -45,6 +45,9 @@ pub enum PayloadFault {
         /// The field.
         field: &'static str,
     },
+    /// It was cut to the size of an event when it was written, and is read where a whole payload is needed.
+    #[error("cut to the size of an event when it was written")]
+    Shortened,
     /// A field has a value that its type does not have.
     #[error("the field `{field}` at byte {offset} is {found}; expected {expected}")]
     WrongField {

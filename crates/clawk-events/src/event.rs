@@ -296,7 +296,7 @@ events! {
 }
 
 /// Reads the payload of a known type.
-fn read_payload<P: Payload>(kind: &'static str, payload: &str) -> Result<Reading<P>, EventError> {
+fn read_payload<P: Payload>(kind: &str, payload: &str) -> Result<Reading<P>, EventError> {
     // serde would take an array for a struct, too.
     if !payload.starts_with('{') {
         return Err(event_error(kind, PayloadFault::of_text(payload)));
@@ -308,6 +308,14 @@ fn read_payload<P: Payload>(kind: &'static str, payload: &str) -> Result<Reading
     match diagnose(P::FIELDS, payload, &error) {
         Diagnosis::Shortened => Ok(Reading::Shortened(read_object(kind, payload)?)),
         Diagnosis::Fault(fault) => Err(event_error(kind, fault)),
+    }
+}
+
+/// Reads a payload that must be whole.
+pub(crate) fn read_whole<P: Payload>(kind: &str, payload: &str) -> Result<P, EventError> {
+    match read_payload(kind, payload)? {
+        Reading::Whole(read) => Ok(read),
+        Reading::Shortened(_) => Err(event_error(kind, PayloadFault::Shortened)),
     }
 }
 

@@ -89,6 +89,16 @@ macro_rules! payloads {
             #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
             pub struct $name { $($(#[$attr])* pub $field: $type,)* }
 
+            impl $name {
+                /// Reads the payload of an event of type `kind`, where no other type is expected.
+                ///
+                /// # Errors
+                /// As [`crate::Event::read`], and a payload that was cut to the size of an event.
+                pub fn read(kind: &str, payload: &str) -> Result<Self, crate::EventError> {
+                    crate::event::read_whole(kind, payload)
+                }
+            }
+
             impl crate::field::Payload for $name {
                 const FIELDS: &'static [crate::field::PayloadField] = &[$(crate::field::PayloadField {
                     name: stringify!($field),

@@ -206,6 +206,8 @@ fn an_event_that_was_cut_to_size_is_read_as_such() {
             (event.kind(), event.canonical_payload().get()),
             ("carp.request.received", cut.get())
         );
+        let error = crate::payload::CarpRequestReceived::read(event.kind(), cut.get()).unwrap_err();
+        assert_eq!(error.fault, PayloadFault::Shortened);
     }
     // A text may be cut and is a text still.
     let long = json!({ "duration_ms": 1, "reason": "x".repeat(100_000) }).to_string();
