@@ -1,5 +1,6 @@
 //! From an event to an audit record: what the policy wants in it, and no secret.
 
+use clawk_events::Event;
 use clawk_kernel::kind;
 use clawk_kernel::ports::Recorded;
 use clawk_manifest::model::Audit;
@@ -44,8 +45,9 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str) -> Option<Recor
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
-    // silent-ok: payloads of ours read; another one is told by its type
+    // silent-ok: the record then says that it can't be read
     let mut payload: Value = serde_json::from_str(&event.payload).unwrap_or_default();
+    let unreadable = Event::read(&event.kind, &event.payload).err();
     let scanner = Scanner::new([]);
     let _found = scanner.redact_json(&mut payload);
     let mut record = Map::from_iter([
@@ -56,6 +58,9 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str) -> Option<Recor
         ("sequence".to_owned(), json!(event.sequence)),
         ("facts".to_owned(), payload),
     ]);
+    if let Some(error) = unreadable {
+        record.insert("unreadable".to_owned(), json!(error.to_string()));
+    }
     let member = match event.kind.as_str() {
         kind::ACTION_REQUESTED if wanted.log_inputs => Some("input"),
         kind::ACTION_EXECUTED if wanted.log_outputs => Some("output"),
