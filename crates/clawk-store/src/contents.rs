@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use clawk_events::payload::ContentRedacted;
 use clawk_proto::{Digest, SessionId};
 use clawk_trace::chain::digest_of;
 use rusqlite::params;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::append::{digest_at, unsigned_at};
 use crate::erase::REDACTED;
@@ -28,6 +29,20 @@ pub struct Contents {
     pub corrupt: u64,
     /// The first 64 of the latter two.
     pub lost: Vec<Lost>,
+    /// Records of erasures that can't be read: what they cover counts as missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableRecord>,
+}
+
+/// An event that can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnreadableRecord {
+    /// The event's session.
+    pub session_id: SessionId,
+    /// The event's sequence.
+    pub sequence: u64,
+    /// What is wrong with it: the type, the field and the place.
+    pub why: String,
 }
 
 /// A content that should be there.
@@ -47,7 +62,7 @@ impl Contents {
     /// Nothing was lost that should be there.
     #[must_use]
     pub const fn whole(&self) -> bool {
-        self.missing == 0 && self.corrupt == 0
+        self.missing == 0 && self.corrupt == 0 && self.unreadable.is_empty()
     }
 
     fn lose(&mut self, digest: Digest, how: &'static str, (session_id, sequence): (SessionId, u64)) {
@@ -62,19 +77,17 @@ impl Contents {
     }
 }
 
-#[derive(Deserialize)]
-struct Redacted {
-    contents: Vec<Digest>,
-}
-
 impl Reader {
     /// Looks at every content, of one session or of all: reads and hashes it.
     ///
     /// # Errors
     /// The database or a file can't be read.
     pub fn contents(&self, session: Option<SessionId>) -> Result<Contents, StateError> {
-        let erased = self.redacted()?;
-        let mut found = Contents::default();
+        let (erased, unreadable) = self.redacted()?;
+        let mut found = Contents {
+            unreadable,
+            ..Contents::default()
+        };
         for (digest, place) in self.referred(session)? {
             match self.stored_content(digest)? {
                 Some(bytes) if digest_of(&bytes) == digest => found.present += 1,
@@ -92,18 +105,30 @@ impl Reader {
         Ok(found)
     }
 
-    /// Every digest that a `ckp.content.redacted` event names.
-    fn redacted(&self) -> Result<HashSet<Digest>, StateError> {
-        self.with(|connection| {
-            let mut select = connection.prepare("SELECT payload FROM events WHERE kind = ?1")?;
-            let mut rows = select.query([REDACTED])?;
-            let mut erased = HashSet::new();
-            while let Some(row) = rows.next()? {
-                let payload: Option<Redacted> = serde_json::from_str(row.get_ref(0)?.as_str()?).ok(); // silent-ok: no digests, nothing excused
-                erased.extend(payload.into_iter().flat_map(|payload| payload.contents));
+    /// Every digest that a `ckp.content.redacted` event names. Those that can't be read excuse nothing, and are told.
+    fn redacted(&self) -> Result<(HashSet<Digest>, Vec<UnreadableRecord>), StateError> {
+        let events = self.with(|connection| {
+            let mut select = connection.prepare(
+                "SELECT s.session, e.sequence, e.payload FROM events e JOIN sessions s ON s.id = e.session WHERE e.kind = ?1",
+            )?;
+            let rows = select.query_map([REDACTED], |row| {
+                let session = SessionId(crate::append::uuid_at(row, 0)?);
+                Ok((session, unsigned_at(row, 1)?, row.get::<_, String>(2)?))
+            })?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        let (mut erased, mut unreadable) = (HashSet::new(), Vec::new());
+        for (session_id, sequence, payload) in events {
+            match ContentRedacted::read(REDACTED, &payload) {
+                Ok(redacted) => erased.extend(redacted.contents),
+                Err(error) => unreadable.push(UnreadableRecord {
+                    session_id,
+                    sequence,
+                    why: error.to_string(),
+                }),
             }
-            Ok(erased)
-        })
+        }
+        Ok((erased, unreadable))
     }
 
     /// Every digest with the first event that refers to it.

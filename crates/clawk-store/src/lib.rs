@@ -34,7 +34,7 @@ mod writer;
 
 pub use audit::{AuditDb, AuditRow};
 pub use clawk_recall::keys::{Find, Keys, References};
-pub use contents::{Contents, Lost};
+pub use contents::{Contents, Lost, UnreadableRecord};
 pub use dir::{Durability, Options, StateDir, Stats};
 pub use erase::{Erase, Erased, REDACTED, redacted};
 pub use error::StateError;

@@ -289,3 +289,37 @@ async fn an_atlas_in_force_is_not_erased_and_one_that_was_removed_is() {
     assert!(!stands_in(dir.path(), b"ONE-ATLAS") && stands_in(dir.path(), b"TWO-ATLAS"));
     assert!(Reader::open(dir.path()).unwrap().verify(None).unwrap().valid);
 }
+
+#[tokio::test]
+async fn a_record_of_an_erasure_that_cannot_be_read_is_told_and_excuses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    filled(&state, &[(1, b"gone")]).await;
+    let erased = state
+        .erase(Erase::Session(session(1)), "r", "t", &SystemClock::default())
+        .await;
+    assert_eq!(erased.unwrap().contents, 1);
+    state.close();
+    let contents = || Reader::open(dir.path()).unwrap().contents(None);
+    assert_eq!(contents().unwrap().erased, 1);
+    crate::forge(
+        dir.path(),
+        "UPDATE events SET payload = json_set(payload, '$.contents', json('[\"short\"]')) WHERE kind = 'ckp.content.redacted'",
+    );
+    let found = contents().unwrap();
+    let [record] = found.unreadable.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (record.session_id, found.erased, found.missing),
+        (session(1), 0, 1)
+    );
+    assert!(!found.whole());
+    assert!(
+        record
+            .why
+            .contains("`ckp.content.redacted`: the field `contents` at byte")
+            && record.why.contains("is an array"),
+        "{found:?}"
+    );
+}

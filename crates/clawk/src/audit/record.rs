@@ -1,5 +1,6 @@
 //! From an event to an audit record: what the policy wants in it, and no secret.
 
+use clawk_events::Event;
 use clawk_kernel::kind;
 use clawk_kernel::ports::Recorded;
 use clawk_manifest::model::Audit;
@@ -57,6 +58,7 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str, contents: Audit
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
+<<<<<<< HEAD
     // silent-ok: payloads of ours read; another one is told by its type
     let mut payload: Value = match contents {
         AuditContents::AsWanted => serde_json::from_str(&event.payload_with_words()),
@@ -67,6 +69,11 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str, contents: Audit
         // A record of an earlier version holds words there.
         members.retain(|member, _| !WORDED.contains(&member.as_str()));
     }
+=======
+    // silent-ok: the record then says that it can't be read
+    let mut payload: Value = serde_json::from_str(&event.payload).unwrap_or_default();
+    let unreadable = Event::read(&event.kind, &event.payload).err();
+>>>>>>> hub/events
     let scanner = Scanner::new([]);
     let _found = scanner.redact_json(&mut payload);
     let mut record = Map::from_iter([
@@ -77,6 +84,9 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str, contents: Audit
         ("sequence".to_owned(), json!(event.sequence)),
         ("facts".to_owned(), payload),
     ]);
+    if let Some(error) = unreadable {
+        record.insert("unreadable".to_owned(), json!(error.to_string()));
+    }
     let member = match event.kind.as_str() {
         _ if contents == AuditContents::ByDigest => None,
         kind::ACTION_REQUESTED if wanted.log_inputs => Some("input"),

@@ -338,6 +338,10 @@ async fn approvals_inputs_and_outputs_are_there_as_the_policy_wants() {
             .map(|row| serde_json::from_str(&row.record).unwrap())
             .collect();
         assert_eq!(all.iter().any(|record| record.get("input").is_some()), input);
+        assert!(
+            all.iter().all(|record| record.get("unreadable").is_none()),
+            "{all:?}"
+        );
         assert_eq!(all.iter().any(|record| record.get("output").is_some()), output);
     }
     let asked = |log: bool| json!({"destination": "file", "log_approvals": log});
@@ -348,8 +352,14 @@ async fn approvals_inputs_and_outputs_are_there_as_the_policy_wants() {
             ..first_event().await
         };
         let audit = policy(asked(log)).remove(0).audit.unwrap();
-        let found = super::record::of(&event, &audit, "p", AuditContents::AsWanted);
-        assert_eq!(found.is_some(), log);
+        let record = super::record::of(&event, &audit, "p", AuditContents::AsWanted);
+        assert_eq!(record.is_some(), log);
+        let says = record.is_some_and(|record| {
+            record
+                .line
+                .contains("`ckp.approval.answered`: the field `action_id` is missing")
+        });
+        assert_eq!(says, log, "a record of an event that can't be read says so");
     }
 }
 

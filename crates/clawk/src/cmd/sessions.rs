@@ -6,6 +6,7 @@ mod record;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clawk_events::payload::SessionStarted;
 use clawk_kernel::kind;
 use clawk_kernel::ports::{Recorded, Scan, SessionRow};
 use serde_json::{Value, json};
@@ -173,13 +174,15 @@ impl About {
     }
 }
 
+/// The entry point; the CRA interface names none. A list names every session, also one whose first event can't be read.
 fn door(started: &Recorded) -> String {
-    let payload: Value = serde_json::from_str(&started.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
-    payload
-        .get("door")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned()
+    match SessionStarted::read(&started.kind, &started.payload) {
+        Ok(session) => session.door.unwrap_or_default(),
+        Err(error) => {
+            tracing::warn!(%error, session = %started.session, "the first event of a session can't be read");
+            "unreadable".to_owned()
+        }
+    }
 }
 
 fn text(message: Recorded) -> Option<String> {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use clawk_events::payload::LifecycleChanged;
 use clawk_kernel::moved::{Row, Sum, TABLES, Table};
 use serde::Serialize;
 
@@ -232,16 +233,20 @@ fn agent_of(dir: &Path) -> Result<String> {
         ..clawk_kernel::ports::Scan::default()
     };
     let first = reader.recorded_events(&scan)?.into_iter().next();
-    let payload = first.and_then(|event| serde_json::from_str::<serde_json::Value>(&event.payload).ok()); // silent-ok: said below
-    let name = payload
-        .as_ref()
-        .and_then(|payload| payload.get("agent")?.as_str());
-    name.map(str::to_owned).with_context(|| {
+    let first = first.with_context(|| {
         format!(
             "the journal in `{}` names no agent: none has run with it",
             dir.display()
         )
-    })
+    })?;
+    let changed = LifecycleChanged::read(&first.kind, &first.payload);
+    let changed = changed.with_context(|| {
+        format!(
+            "the journal in `{}` does not say which agent ran with it",
+            dir.display()
+        )
+    })?;
+    Ok(changed.agent)
 }
 
 /// Moves a state. `tell` hears of every page: the table and how many of its rows have crossed.

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clawk_events::payload::ContextWritten;
 use clawk_kernel::kind;
 use clawk_kernel::ports::Scan;
 use clawk_trace::chain::digest_of;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint, block, one_line};
 use crate::state;
@@ -129,15 +130,14 @@ fn written(which: &state::Which, file: &Path) -> Result<Vec<Version>> {
     };
     let mut found = Vec::new();
     for event in reader.recorded_events(&scan)? {
-        let facts: Map<String, Value> = serde_json::from_str(&event.payload)?;
-        let text = |key: &str| facts.get(key).and_then(Value::as_str);
+        let written = ContextWritten::read(&event.kind, &event.payload)?;
         // As the manifest names it, below its folder.
-        if text("file").is_some_and(|name| file.ends_with(name.trim_start_matches("./"))) {
+        if file.ends_with(written.file.trim_start_matches("./")) {
             found.push(Version {
                 at: event.at.to_string(),
                 bytes: event.content.map(|content| content.bytes),
                 place: None,
-                call: text("request_id").map(str::to_owned),
+                call: Some(written.request_id),
             });
         }
     }

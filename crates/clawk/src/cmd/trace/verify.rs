@@ -96,10 +96,18 @@ pub(in crate::cmd) fn problems(reader: &Reader) -> Result<Vec<String>> {
     let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
     problems.extend(reader.projections(None)?);
     let contents = reader.contents(None)?;
-    if !contents.whole() {
-        let (missing, corrupt) = (contents.missing, contents.corrupt);
+    let (missing, corrupt) = (contents.missing, contents.corrupt);
+    if missing > 0 || corrupt > 0 {
         problems.push(format!("contents: {missing} missing, {corrupt} changed"));
     }
+    let unreadable = contents.unreadable.iter().map(|record| {
+        let (sequence, session) = (record.sequence, record.session_id);
+        format!(
+            "event {sequence} of session {session}, which records an erasure: {}",
+            record.why
+        )
+    });
+    problems.extend(unreadable);
     Ok(problems)
 }
 

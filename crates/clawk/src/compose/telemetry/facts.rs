@@ -3,17 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use clawk_events::Event;
+use clawk_events::payload::{MemoryRecalled, ProviderCompleted, ProviderFailed};
 use clawk_kernel::kind;
 use clawk_kernel::ports::Recorded;
 use clawk_manifest::Manifest;
 use clawk_proto::Digest;
 use clawk_telemetry::{Called, Fact, Inferred, Label, Trouble, What};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+#[cfg(test)]
+mod tests;
+
 /// Tools that are known by name; those behind them are `other`.
 const MAX_TOOLS: usize = 512;
+/// The trouble that stands for an event that can't be read.
+const UNREADABLE: &str = "unreadable";
 /// States of the lifecycle.
 const STATES: &[&str] = &["INIT", "STARTING", "READY", "STOPPING", "STOPPED", "ERROR"];
 /// How a task of a swarm ends, or what its try does.
@@ -120,9 +126,9 @@ impl Names {
     }
 
     /// A tool of the catalog was looked at: it exists, whatever a model calls.
-    fn learn(&mut self, event: &Seen<'_>) {
+    fn learn(&mut self, tool: String) {
         if self.tools.len() < MAX_TOOLS {
-            self.tools.insert(event.text("action_id").to_owned());
+            self.tools.insert(tool);
         }
     }
 
@@ -135,194 +141,327 @@ impl Names {
     }
 }
 
-/// An event with its payload.
-struct Seen<'a> {
-    event: &'a Recorded,
-    payload: Value,
+/// The id of a swarm's task, which may be a caller's own text, as a digest.
+fn task_digest(task: &str) -> Option<Digest> {
+    (!task.is_empty()).then(|| Digest(Sha256::digest(task).into()))
 }
 
-impl Seen<'_> {
-    fn text(&self, key: &str) -> &str {
-        self.payload.get(key).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    fn number(&self, key: &str) -> u64 {
-        self.payload.get(key).and_then(Value::as_u64).unwrap_or_default()
-    }
-
-    fn id(&self, key: &str) -> Option<Uuid> {
-        self.text(key).parse().ok() // silent-ok: there is none
-    }
-
-    fn digest(&self, key: &str) -> Option<Digest> {
-        serde_json::from_value(self.payload.get(key)?.clone()).ok() // silent-ok: there is none
-    }
-
-    /// The id of a swarm's task, which may be a caller's own text, as a digest.
-    fn task(&self) -> Option<Digest> {
-        let task = self.text("task_id");
-        (!task.is_empty()).then(|| Digest(Sha256::digest(task).into()))
-    }
+/// The id in a field that may hold any text.
+fn id_of(text: &str) -> Option<Uuid> {
+    text.parse().ok() // silent-ok: there is none
 }
 
-/// The fact that an event tells, if it is one of telemetry's.
+/// The fact that an event tells, if it is one of telemetry's. An event that can't be read counts as a trouble of its own and is
+/// logged: its numbers are in no sum.
 pub(super) fn of(event: &Recorded, names: &mut Names) -> Option<Fact> {
-    // silent-ok: payloads of ours read; another one tells nothing
-    let payload = serde_json::from_str(&event.payload).unwrap_or_default();
-    let seen = Seen { event, payload };
-    if event.kind == kind::TOOL_DESCRIBED {
-        names.learn(&seen);
+    let read = match Event::read(&event.kind, &event.payload) {
+        Ok(read) => read,
+        Err(error) => {
+            let (session, sequence) = (event.session, event.sequence);
+            tracing::warn!(%error, %session, sequence, "an event can't be read, and is in no sum of telemetry");
+            return Some(fact_of(event, unreadable()));
+        }
+    };
+    if let Event::ToolDescribed(tool) = read {
+        names.learn(tool.action_id);
         return None;
     }
-    Some(Fact {
+    Some(fact_of(event, what(&read, names)?))
+}
+
+fn fact_of(event: &Recorded, what: What) -> Fact {
+    Fact {
         at_us: event.at.0,
         session: event.session.0,
         sequence: event.sequence,
-        what: what(&seen, names)?,
-    })
-}
-
-fn what(seen: &Seen<'_>, names: &Names) -> Option<What> {
-    Some(match seen.event.kind.as_str() {
-        kind::LIFECYCLE => What::Lifecycle {
-            from: Label::one_of(seen.text("from"), STATES),
-            to: Label::one_of(seen.text("to"), STATES),
-        },
-        kind::MESSAGE_ACCEPTED => What::TurnBegan {
-            turn: seen.id("message_id")?,
-            task: seen.task(),
-        },
-        kind::MESSAGE_ANSWERED => What::TurnEnded {
-            turn: seen.id("message_id")?,
-            duration_ms: seen.number("duration_ms"),
-            tokens: (seen.number("input_tokens"), seen.number("output_tokens")),
-        },
-        kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED => What::Inferred(inferred(seen, names)?),
-        kind::ACTION_REQUESTED => What::CallWanted {
-            request: seen.id("request_id")?,
-            arguments: seen.digest("parameters_hash")?,
-        },
-        kind::ACTION_DENIED | kind::ACTION_EXECUTED | kind::ACTION_FAILED => {
-            What::Called(called(seen, names)?)
-        }
-        kind::SKILL_INVOKED => skill(seen, names, "invoked"),
-        kind::SKILL_REPAIRED => skill(seen, names, "repaired"),
-        kind::SKILL_FINISHED => skill(seen, names, "finished"),
-        kind::WORLD_MODEL_PLANNED => What::Planned {
-            skill: names.label(seen.text("skill")),
-            world_model: names.label(seen.text("world_model")),
-            candidates: seen.number("candidates"),
-            revisions: seen
-                .number("tries")
-                .saturating_sub(1)
-                .saturating_add(u64::from(!seen.text("fallback").is_empty())),
-            turn: seen.id("turn"),
-        },
-        kind::WORLD_MODEL_COMPARED => What::Compared {
-            skill: names.label(seen.text("skill")),
-            world_model: names.label(seen.text("world_model")),
-            error_permille: seen.number("error_permille"),
-            turn: seen.id("turn"),
-        },
-        kind::MEMORY_STORED => memory(seen, names, "stored", seen.number("count"), None),
-        kind::MEMORY_QUERIED => {
-            let found = seen.number("found");
-            memory(seen, names, "queried", found, Some(found > 0))
-        }
-        kind::MEMORY_RECALLED => recalled(seen, names),
-        kind::MEMORY_COMPACTED => memory(seen, names, "compacted", seen.number("entries_after"), None),
-        kind::MEMORY_EXPIRED => memory(seen, names, "expired", seen.number("entries"), None),
-        swarm if swarm.starts_with("ckp.swarm.") => {
-            let state = [seen.text("status"), seen.text("state")];
-            let state = state.into_iter().find(|word| !word.is_empty());
-            let member = seen.text("member");
-            What::Swarm {
-                op: Label::declared(swarm.rsplit('.').next().unwrap_or_default()),
-                member: (!member.is_empty()).then(|| names.label(member)),
-                task: seen.task(),
-                status: state.map(|word| Label::one_of(word, STATUSES)),
-                duration_ms: seen.number("duration_ms"),
-            }
-        }
-        trouble => What::Trouble(Trouble {
-            // One of `KINDS`: nothing else is read.
-            kind: Label::declared(trouble),
-            turn: seen.id("turn").or_else(|| seen.id("message_id")),
-        }),
-    })
-}
-
-fn inferred(seen: &Seen<'_>, names: &Names) -> Option<Inferred> {
-    let provider = seen.text("provider");
-    let model = names.models.get(provider).map_or(Label::OTHER, String::as_str);
-    let failed = seen.event.kind == kind::PROVIDER_FAILED;
-    Some(Inferred {
-        inference: seen.id("inference_id")?,
-        attempt: seen.number("attempt"),
-        turn: seen.id("turn")?,
-        provider: names.label(provider),
-        model: Label::declared(model),
-        input_tokens: seen.number("input_tokens"),
-        output_tokens: seen.number("output_tokens"),
-        cost_microusd: seen.payload.get("cost_microusd").and_then(Value::as_u64),
-        duration_ms: seen.number("duration_ms"),
-        fault: failed.then(|| Label::one_of(seen.text("kind"), FAULTS)),
-    })
-}
-
-fn called(seen: &Seen<'_>, names: &Names) -> Option<Called> {
-    let (outcome, fault) = match seen.event.kind.as_str() {
-        kind::ACTION_DENIED => ("denied", Some(Label::declared("denied"))),
-        kind::ACTION_FAILED => ("failed", Some(Label::declared("failed"))),
-        _ if seen.payload.get("is_error") == Some(&Value::Bool(true)) => {
-            ("executed", Some(Label::declared("tool_error")))
-        }
-        _ => ("executed", None),
-    };
-    Some(Called {
-        request: seen.id("request_id")?,
-        turn: seen.id("turn"),
-        tool: names.label(seen.text("action_id")),
-        outcome,
-        duration_ms: seen.number("duration_ms"),
-        result: seen.digest("result_hash"),
-        fault,
-    })
-}
-
-fn skill(seen: &Seen<'_>, names: &Names, op: &'static str) -> What {
-    What::Skill {
-        op,
-        skill: names.label(seen.text("skill")),
-        turn: seen.id("turn"),
+        what,
     }
 }
 
-fn memory(seen: &Seen<'_>, names: &Names, op: &'static str, count: u64, hit: Option<bool>) -> What {
+fn unreadable() -> What {
+    What::Trouble(Trouble {
+        kind: Label::declared(UNREADABLE),
+        turn: None,
+    })
+}
+
+#[expect(clippy::too_many_lines, reason = "one arm for each type of event")]
+fn what(event: &Event, names: &Names) -> Option<What> {
+    let trouble = |turn| {
+        What::Trouble(Trouble {
+            kind: Label::declared(event.kind()),
+            turn,
+        })
+    };
+    Some(match event {
+        Event::LifecycleChanged(change) => What::Lifecycle {
+            from: Label::one_of(&change.from, STATES),
+            to: Label::one_of(&change.to, STATES),
+        },
+        Event::MessageAccepted(message) => What::TurnBegan {
+            turn: message.message_id,
+            task: message.task_id.value().and_then(|task| task_digest(task)),
+        },
+        Event::MessageAnswered(answer) => What::TurnEnded {
+            turn: answer.message_id,
+            duration_ms: answer.duration_ms,
+            tokens: (answer.input_tokens, answer.output_tokens),
+        },
+        Event::ProviderCompleted(completed) => What::Inferred(completed_inference(completed, names)),
+        Event::ProviderFailed(failed) => What::Inferred(failed_inference(failed, names)),
+        Event::ActionRequested(request) => What::CallWanted {
+            request: id_of(&request.request_id)?,
+            arguments: request.parameters_hash,
+        },
+        Event::ActionDenied(denied) => What::Called(Called {
+            request: id_of(&denied.request_id)?,
+            turn: denied.turn,
+            tool: names.label(&denied.action_id),
+            outcome: "denied",
+            duration_ms: 0,
+            result: Some(denied.result_hash),
+            fault: Some(Label::declared("denied")),
+        }),
+        Event::ActionExecuted(executed) => What::Called(Called {
+            request: id_of(&executed.request_id)?,
+            turn: executed.turn,
+            tool: names.label(&executed.action_id),
+            outcome: "executed",
+            duration_ms: executed.duration_ms,
+            result: Some(executed.result_hash),
+            fault: executed.is_error.then(|| Label::declared("tool_error")),
+        }),
+        Event::ActionFailed(failed) => What::Called(Called {
+            request: id_of(&failed.request_id)?,
+            turn: failed.turn,
+            tool: names.label(&failed.action_id),
+            outcome: "failed",
+            duration_ms: failed.duration_ms,
+            result: Some(failed.result_hash),
+            fault: Some(Label::declared("failed")),
+        }),
+        Event::SkillInvoked(skill) => skill_fact(names, "invoked", &skill.skill, skill.turn),
+        Event::SkillRepaired(skill) => skill_fact(names, "repaired", &skill.skill, skill.turn),
+        Event::SkillFinished(skill) => skill_fact(names, "finished", &skill.skill, skill.turn),
+        Event::WorldModelPlanned(planned) => What::Planned {
+            skill: names.label(&planned.skill),
+            world_model: names.label(&planned.world_model),
+            candidates: planned.candidates,
+            revisions: u64::from(planned.tries)
+                .saturating_sub(1)
+                .saturating_add(u64::from(planned.fallback.is_some())),
+            turn: planned.turn,
+        },
+        Event::WorldModelCompared(compared) => What::Compared {
+            skill: names.label(&compared.skill),
+            world_model: names.label(&compared.world_model),
+            error_permille: compared.error_permille,
+            turn: Some(compared.turn),
+        },
+        Event::MemoryStored(stored) => memory_fact(names, "stored", &stored.store, stored.count),
+        Event::MemoryQueried(queried) => What::Memory {
+            op: "queried",
+            store: names.label(&queried.store),
+            count: queried.found,
+            hit: Some(queried.found > 0),
+            turn: None,
+        },
+        Event::MemoryRecalled(recalled) => recalled_fact(names, recalled),
+        Event::MemoryCompacted(compacted) => {
+            memory_fact(names, "compacted", &compacted.store, compacted.entries_after)
+        }
+        Event::MemoryExpired(expired) => memory_fact(names, "expired", &expired.store, expired.entries),
+        Event::SwarmRun(progress)
+        | Event::SwarmTry(progress)
+        | Event::SwarmRefused(progress)
+        | Event::SwarmDeadLettered(progress)
+        | Event::SwarmAggregated(progress)
+        | Event::SwarmEnded(progress) => SwarmStep {
+            member: progress.member.as_deref(),
+            task: progress.task_id.as_deref(),
+            state: progress.status.as_deref().or(progress.state.as_deref()),
+            duration_ms: progress.duration_ms.unwrap_or_default(),
+        }
+        .fact(event.kind(), names),
+        Event::SwarmDelegated(delegated) => SwarmStep {
+            member: delegated.member.as_deref(),
+            task: Some(&delegated.task_id),
+            ..SwarmStep::default()
+        }
+        .fact(event.kind(), names),
+        Event::SwarmReported(reported) => SwarmStep {
+            member: reported.member.as_deref(),
+            task: Some(&reported.task_id),
+            state: Some(&reported.status),
+            duration_ms: reported.duration_ms,
+        }
+        .fact(event.kind(), names),
+        Event::SwarmBroadcast(_) => SwarmStep::default().fact(event.kind(), names),
+        Event::TurnStopped(stopped) => trouble(Some(stopped.turn)),
+        Event::MessageDead(dead) => trouble(Some(dead.message_id)),
+        Event::MessageRefused(refused) => trouble(Some(refused.message_id)),
+        Event::ProviderUnreachable(_) | Event::CarpErrorOccurred(_) | Event::ChannelRefused(_) => {
+            trouble(None)
+        }
+        Event::Shortened { .. } => unreadable(),
+        // Telemetry has nothing to say of these.
+        Event::SessionStarted(_)
+        | Event::AgentDescribed(_)
+        | Event::ToolDescribed(_)
+        | Event::SessionEnded(_)
+        | Event::MessageAttached(_)
+        | Event::MessageFramed(_)
+        | Event::MessageTools(_)
+        | Event::ClientToolCalled(_)
+        | Event::MessageResumed(_)
+        | Event::ClaimsJudged(_)
+        | Event::ConversationCleared(_)
+        | Event::DeliveryStarted(_)
+        | Event::DeliveryEnded(_)
+        | Event::DeliveryRequeued(_)
+        | Event::ProviderRequested(_)
+        | Event::ProviderAdapted(_)
+        | Event::BudgetWarned(_)
+        | Event::DryRunSpent(_)
+        | Event::ActionApproved(_)
+        | Event::ActionAudited(_)
+        | Event::EffectResolved(_)
+        | Event::EgressConnected(_)
+        | Event::EgressRefused(_)
+        | Event::EgressSummed(_)
+        | Event::ApprovalRequested(_)
+        | Event::ApprovalAnswered(_)
+        | Event::ApprovalVoided(_)
+        | Event::ApprovalGranted(_)
+        | Event::ApprovalRevoked(_)
+        | Event::StopEngaged(_)
+        | Event::StopLifted(_)
+        | Event::UndoStarted(_)
+        | Event::UndoEnded(_)
+        | Event::ContextTrimmed(_)
+        | Event::ContextCompacted(_)
+        | Event::ContextWritten(_)
+        | Event::ContextRead(_)
+        | Event::ContextTainted(_)
+        | Event::ScreenSecret(_)
+        | Event::ScreenInjection(_)
+        | Event::ScreenInput(_)
+        | Event::ScreenJudged(_)
+        | Event::ContentRedacted(_)
+        | Event::MemoryRequested(_)
+        | Event::MemoryForgotten(_)
+        | Event::MemoryRestored(_)
+        | Event::SwarmCircuit(_)
+        | Event::SwarmLed(_)
+        | Event::ChannelPairing(_)
+        | Event::ChannelRun(_)
+        | Event::PushGivenUp(_)
+        | Event::CarpRequestReceived(_)
+        | Event::CarpResolutionCompleted(_)
+        | Event::PolicyEvaluated(_)
+        | Event::PolicyViolated(_)
+        | Event::ContextInjected(_)
+        | Event::ContextRedacted(_)
+        | Event::CarpSessionOpened(_)
+        | Event::CarpResolutionIssued(_)
+        | Event::CarpLimitsCharged(_)
+        | Event::CarpApprovalAnswered(_)
+        | Event::AtlasDescribed(_)
+        | Event::AtlasLoaded(_)
+        | Event::AtlasRemoved(_)
+        | Event::Unknown { .. } => return None,
+    })
+}
+
+fn inference_model(provider: &str, names: &Names) -> Label {
+    Label::declared(names.models.get(provider).map_or(Label::OTHER, String::as_str))
+}
+
+fn completed_inference(completed: &ProviderCompleted, names: &Names) -> Inferred {
+    Inferred {
+        inference: completed.inference_id,
+        attempt: completed.attempt.into(),
+        turn: completed.turn,
+        provider: names.label(&completed.provider),
+        model: inference_model(&completed.provider, names),
+        input_tokens: completed.input_tokens,
+        output_tokens: completed.output_tokens,
+        cost_microusd: completed.cost_microusd,
+        duration_ms: completed.duration_ms,
+        fault: None,
+    }
+}
+
+fn failed_inference(failed: &ProviderFailed, names: &Names) -> Inferred {
+    Inferred {
+        inference: failed.inference_id,
+        attempt: failed.attempt.into(),
+        turn: failed.turn,
+        provider: names.label(&failed.provider),
+        model: inference_model(&failed.provider, names),
+        input_tokens: failed.input_tokens,
+        output_tokens: failed.output_tokens,
+        cost_microusd: failed.cost_microusd,
+        duration_ms: failed.duration_ms,
+        fault: Some(Label::one_of(&failed.kind, FAULTS)),
+    }
+}
+
+fn skill_fact(names: &Names, op: &'static str, skill: &str, turn: Uuid) -> What {
+    What::Skill {
+        op,
+        skill: names.label(skill),
+        turn: Some(turn),
+    }
+}
+
+fn memory_fact(names: &Names, op: &'static str, store: &str, count: u64) -> What {
     What::Memory {
         op,
-        store: names.label(seen.text("store")),
+        store: names.label(store),
         count,
-        hit,
-        turn: seen.id("turn"),
+        hit: None,
+        turn: None,
     }
 }
 
 /// One recall asks several stores; it is a hit if one of them found something.
-fn recalled(seen: &Seen<'_>, names: &Names) -> What {
-    let searches = seen.payload.get("searches").and_then(Value::as_array);
-    let searches = searches.map(Vec::as_slice).unwrap_or_default();
-    let found = |search: &Value| search.get("ids").and_then(Value::as_array).map_or(0, Vec::len);
-    let count = searches.iter().map(found).sum::<usize>();
-    let store = match searches {
-        [one] => one.get("store").and_then(Value::as_str).unwrap_or_default(),
+fn recalled_fact(names: &Names, recalled: &MemoryRecalled) -> What {
+    let count = recalled
+        .searches
+        .iter()
+        .map(|search| search.ids.len())
+        .sum::<usize>();
+    let store = match recalled.searches.as_slice() {
+        [one] => one.store.as_str(),
         _ => "",
     };
     What::Memory {
         op: "recalled",
         store: names.label(store),
-        count: u64::try_from(count).unwrap_or_default(),
+        count: u64::try_from(count).unwrap_or(u64::MAX),
         hit: Some(count > 0),
-        turn: seen.id("turn"),
+        turn: Some(recalled.turn),
+    }
+}
+
+/// What an event of a swarm says.
+#[derive(Debug, Default)]
+struct SwarmStep<'a> {
+    member: Option<&'a str>,
+    task: Option<&'a str>,
+    state: Option<&'a str>,
+    duration_ms: u64,
+}
+
+impl SwarmStep<'_> {
+    fn fact(&self, kind: &str, names: &Names) -> What {
+        What::Swarm {
+            op: Label::declared(kind.rsplit('.').next().unwrap_or_default()),
+            member: self.member.map(|member| names.label(member)),
+            task: self.task.and_then(task_digest),
+            status: self.state.map(|state| Label::one_of(state, STATUSES)),
+            duration_ms: self.duration_ms,
+        }
     }
 }

@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clawk_kernel::ports::{Batch, JournalError, Scan};
+use clawk_events::payload::{AtlasLoaded, AtlasRemoved};
+use clawk_events::{EventError, kind};
+use clawk_kernel::ports::{Batch, JournalError, Recorded, Scan};
 use clawk_kernel::time::Clock;
 use clawk_postgres::{Gone, PgReader, PgStateError, Removal};
 use clawk_proto::{Digest, SessionId};
 use clawk_store::{Erase, Erased, redacted};
-use serde::Deserialize;
 
 use super::dir::Remote;
 
 /// Rows that one commit of an expiry looks at.
 const EXPIRY_ROWS: i64 = 2000;
 /// Atlases that come and go.
-const ATLASES: [&str; 2] = ["ckp.atlas.loaded", "ckp.atlas.removed"];
+const ATLASES: [&str; 2] = [kind::ATLAS_LOADED, kind::ATLAS_REMOVED];
 
 pub(super) async fn erase(
     remote: &Remote,
@@ -94,9 +95,12 @@ async fn find(reader: &PgReader, what: Erase) -> Result<Found, PgStateError> {
     Ok((gone, erased, removal))
 }
 
-#[derive(Deserialize)]
-struct Atlas {
-    atlas_id: Option<String>,
+/// An event that the answer depends on can't be read.
+fn unreadable_event(event: &Recorded, error: &EventError) -> PgStateError {
+    PgStateError::Broken(format!(
+        "event {} of session {} can't be read: {error}",
+        event.sequence, event.session
+    ))
 }
 
 /// What Atlases over the API are read from again at the next start: without it they would not govern.
@@ -116,16 +120,14 @@ async fn atlases_in_force(reader: &PgReader) -> Result<BTreeSet<Digest>, PgState
         let Some(last) = page.last() else { break };
         after_row = last.row;
         for event in &page {
-            let atlas: Option<Atlas> = serde_json::from_str(&event.payload).ok(); // silent-ok: it names no Atlas
-            let id = atlas.and_then(|atlas| atlas.atlas_id).unwrap_or_default();
-            match (&event.content, event.kind == "ckp.atlas.removed") {
-                (_, true) => {
-                    loaded.remove(&id);
-                }
-                (Some(content), false) => {
-                    loaded.insert(id, content.digest);
-                }
-                (None, false) => {}
+            // An Atlas that can't be read might be in force by what is to be erased: nothing is erased then.
+            if event.kind == kind::ATLAS_REMOVED {
+                let removed = AtlasRemoved::read(&event.kind, &event.payload);
+                loaded.remove(&removed.map_err(|error| unreadable_event(event, &error))?.atlas_id);
+            } else if let Some(content) = &event.content {
+                let atlas = AtlasLoaded::read(&event.kind, &event.payload);
+                let atlas = atlas.map_err(|error| unreadable_event(event, &error))?;
+                loaded.insert(atlas.atlas_id, content.digest);
             }
         }
     }

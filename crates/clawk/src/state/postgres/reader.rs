@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use clawk_events::payload::ContentRedacted;
 use clawk_kernel::ports::{OutboxRow, Recorded, Scan, SessionRow, Spent};
 use clawk_kernel::projection::Fold;
 use clawk_postgres::{PgReader, PgStateError, Which};
@@ -10,14 +11,13 @@ use clawk_proto::{Digest, SessionId};
 use clawk_recall::seal::Vault;
 use clawk_store::{
     Contents, Delivery, Filter, Head, Lost, MemoryPart, REDACTED, References, Remembered, StateError,
-    StoredEvent,
+    StoredEvent, UnreadableRecord,
 };
 use clawk_trace::chain::digest_of;
 use clawk_trace::checkpoint::{Line, PublicKey};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, Report};
-use serde::Deserialize;
 
 use super::dir::ROWS;
 use super::{Use, heads, open_database, server, wait};
@@ -41,11 +41,6 @@ pub(crate) enum Reader {
         /// What reads.
         reader: PgReader,
     },
-}
-
-#[derive(Deserialize)]
-struct Redacted {
-    contents: Vec<Digest>,
 }
 
 fn no_memory<T>() -> Result<T, StateError> {
@@ -416,6 +411,7 @@ async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>
 }
 
 async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Contents, PgStateError> {
+    let mut found = Contents::default();
     let mut erased: HashSet<Digest> = HashSet::new();
     let mut after_row = 0;
     loop {
@@ -430,11 +426,14 @@ async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Conte
         let Some(last) = page.last() else { break };
         after_row = last.row;
         for event in &page {
-            let payload: Option<Redacted> = serde_json::from_str(&event.payload).ok(); // silent-ok: no digests, nothing excused
-            erased.extend(payload.into_iter().flat_map(|payload| payload.contents));
+            let redacted = ContentRedacted::read(&event.kind, &event.payload);
+            erased.extend(
+                redacted
+                    .map_err(|error| unreadable_event(event, &error))?
+                    .contents,
+            );
         }
     }
-    let mut found = Contents::default();
     for (digest, session_id, sequence) in reader.referred(session).await? {
         let how = match reader.stored_content(digest).await? {
             Some(bytes) if digest_of(&bytes) == digest => {

@@ -1,0 +1,111 @@
+//! The fields of payloads: what a field that was added later is, and how a payload struct is declared.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A field that a later version added, and that is written as `null` where there is nothing to say. Events of the first versions
+/// lack it, and are written again without it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum AddedField<T> {
+    /// The event was written before the field existed.
+    #[default]
+    Absent,
+    /// There is nothing to say.
+    Null,
+    /// What it says.
+    Value(T),
+}
+
+impl<T> AddedField<T> {
+    /// The event was written before the field existed.
+    #[must_use]
+    pub const fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+
+    /// What the field says, if anything.
+    #[must_use]
+    pub const fn value(&self) -> Option<&T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Null => None,
+        }
+    }
+}
+
+/// As this version writes it: never absent.
+impl<T> From<Option<T>> for AddedField<T> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Self::Value)
+    }
+}
+
+impl<T: Serialize> Serialize for AddedField<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for AddedField<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::deserialize(deserializer).map(Self::from)
+    }
+}
+
+/// A payload struct that [`payloads`] declared.
+pub(crate) trait Payload: Serialize + DeserializeOwned {
+    /// Its fields, in the order in which they are written.
+    const FIELDS: &'static [PayloadField];
+}
+
+/// One field of a payload.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PayloadField {
+    pub(crate) name: &'static str,
+    /// Reads a value of the field's type.
+    pub(crate) check: fn(&str) -> Result<(), serde_json::Error>,
+}
+
+/// Reads a value and drops it.
+pub(crate) fn check_value<T: DeserializeOwned>(text: &str) -> Result<(), serde_json::Error> {
+    serde_json::from_str::<T>(text).map(drop)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+pub(crate) const fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+pub(crate) const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Declares payload structs whose fields are all public, each with the list of its fields.
+macro_rules! payloads {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+            pub struct $name { $($(#[$attr])* pub $field: $type,)* }
+
+            impl $name {
+                /// Reads the payload of an event of type `kind`, where no other type is expected.
+                ///
+                /// # Errors
+                /// As [`crate::Event::read`], and a payload that was cut to the size of an event.
+                pub fn read(kind: &str, payload: &str) -> Result<Self, crate::EventError> {
+                    crate::event::read_whole(kind, payload)
+                }
+            }
+
+            impl crate::field::Payload for $name {
+                const FIELDS: &'static [crate::field::PayloadField] = &[$(crate::field::PayloadField {
+                    name: stringify!($field),
+                    check: crate::field::check_value::<$type>,
+                },)*];
+            }
+        )*
+    };
+}
+pub(crate) use payloads;
