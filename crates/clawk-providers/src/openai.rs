@@ -1,5 +1,7 @@
 //! The chat completions dialect, as OpenAI defines it and others bend it: what is sent.
 
+use std::borrow::Cow;
+
 use clawk_egress::Url;
 use clawk_kernel::ports::{Image, StatePart};
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::{THOUGHT_MEMBERS, json_of};
+use crate::tool_schema::plain_object;
 use crate::wire::{RequestContext, adapt, effort_word, has_domain, set};
 
 pub(crate) mod answer;
@@ -82,8 +85,13 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         set(&mut body, "prompt_cache_key", key.into());
     }
     if !request.tools.is_empty() {
+        // OpenAI refuses alternatives at the top of a schema; others build their grammar from them.
+        let plain = context.is_openai();
         let function = |tool: &clawk_kernel::ports::ToolOffer| {
-            let parameters = &tool.input_schema;
+            let parameters = match plain {
+                true => plain_object(&tool.input_schema),
+                false => Cow::Borrowed(&tool.input_schema),
+            };
             json!({ "name": tool.name, "description": tool.description, "parameters": parameters })
         };
         let tools = request

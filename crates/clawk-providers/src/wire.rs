@@ -49,6 +49,12 @@ impl RequestContext<'_> {
         has_domain(self.owner.host, "mistral.ai")
     }
 
+    /// OpenAI's own service, or Azure's.
+    pub(crate) fn is_openai(&self) -> bool {
+        const DOMAINS: [&str; 2] = ["openai.com", "openai.azure.com"];
+        DOMAINS.iter().any(|domain| has_domain(self.owner.host, domain))
+    }
+
     /// The model refuses calls without `reasoning_content`, also those of another model.
     pub(crate) fn wants_reasoning(&self) -> bool {
         const DOMAINS: [&str; 3] = ["deepseek.com", "moonshot.ai", "moonshot.cn"];

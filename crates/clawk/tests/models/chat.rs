@@ -392,5 +392,5 @@ fn look_up(path: &str) -> Option<Value> {
         return Some(json!({ "default_generation_settings": { "n_ctx": LOCAL_WINDOW }, "total_slots": 1 }));
     }
     path.ends_with("/models")
-        .then(|| json!({ "object": "list", "data": [{ "id": "qwen3-8b", "object": "model", "meta": { "n_ctx_train": 40960 } }] }))
+        .then(|| json!({ "object": "list", "data": [{ "id": "qwen3-8b", "object": "model", "meta": { "n_ctx_train": 40960 } }, { "id": "gpt-5-mini" }, { "id": "next", "context_length": 12345 }] }))
 }

@@ -138,6 +138,48 @@ impl Conversation {
         conversation
     }
 
+    /// With one provider of another kind, and these settings.
+    pub(crate) fn with_provider(provider: &str, settings: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let provider = format!("    - inline: {{ {provider}, streaming: true, auth: {{ type: bearer, secret_ref: KEY }} }}\n");
+        std::fs::write(folder.path().join("claw.yaml"), document(&provider)).unwrap();
+        std::fs::write(folder.path().join("clawk.toml"), settings).unwrap();
+        for number in 0..8 {
+            std::fs::write(folder.path().join(file_name(number)), file_text(number)).unwrap();
+        }
+        let mut conversation = Self {
+            folder,
+            log: SharedLog::default(),
+            _servers: Vec::new(),
+            client: None,
+            session: String::new(),
+            tasks: Tasks::new(),
+        };
+        conversation.restart();
+        conversation
+    }
+
+    /// One turn with any words; how it ended.
+    pub(crate) fn say(&mut self, number: u32, words: &str) -> String {
+        let params = json!({ "text": words, "conversation": "one", "request_id": format!("bb0e8400-e29b-41d4-a716-{number:012}") });
+        let answer = self.ask("claw.message.send", &params);
+        let stop = answer["result"]["stop"].as_str();
+        stop.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    /// Tokens and money (millionths of a dollar) that the agent's day has spent.
+    pub(crate) fn booked(&self) -> (u64, u64) {
+        let done = self.command().args(["budget", "--agent", "tested", "--format", "json"]).output().unwrap();
+        let budget: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
+        let purses = budget["purses"].as_array().unwrap();
+        let agent = purses.iter().find(|purse| purse["name"] == "agent").unwrap();
+        let spent = |unit: &str| {
+            let limit = agent["limits"].as_array().unwrap().iter().find(|limit| limit["unit"] == unit);
+            limit.and_then(|limit| limit["spent"].as_u64()).unwrap_or_else(|| panic!("{agent}"))
+        };
+        (spent("tokens"), spent("cost_microusd"))
+    }
+
     pub(crate) fn fault(&self, vendor: Vendor, task: u32, step: u32) {
         self.log.lock().unwrap().faults.insert((vendor.name(), task, step));
     }
@@ -287,6 +329,12 @@ impl Conversation {
         assert_eq!(text.lines().count(), self.tasks.len());
     }
 
+    /// What a verb prints as JSON.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let done = self.command().args(args).args(["--format", "json"]).output().unwrap();
+        serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)))
+    }
+
     /// Exchanges, faults and input of each vendor, for whoever runs a long conversation.
     pub(crate) fn summary(&self, vendors: &[Vendor]) -> String {
         let log = self.log.lock().unwrap();
@@ -347,6 +395,10 @@ fn manifest(vendors: &[Vendor], ports: &[u16], window: u32) -> String {
         )
         .unwrap();
     }
+    document(&providers)
+}
+
+fn document(providers: &str) -> String {
     let personality = "You read files for people and tell them what stands there. ".repeat(80);
     format!(
         r#"claw: "0.3.0"
@@ -363,6 +415,14 @@ spec:
         name: file-read
         description: Reads a file
         input_schema: {{ type: object, properties: {{ path: {{ type: string }} }}, required: [path] }}
+    - inline:
+        name: sleep
+        description: Waits
+        input_schema:
+          type: object
+          anyOf:
+            - {{ properties: {{ seconds: {{ type: number }} }}, required: [seconds] }}
+            - {{ properties: {{ until: {{ type: string }} }}, required: [until] }}
   sandbox:
     inline:
       level: process

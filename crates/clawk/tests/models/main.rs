@@ -1,7 +1,7 @@
 //! Long conversations with tools through strict stand-ins of models' vendors: each refuses what its vendor refuses, checks the
 //! signatures that it handed over, and computes what its cache would have read.
 //!
-//! `long_conversation` is run by hand: `cargo test -p clawk --test models -- --ignored --nocapture`.
+//! The long ones are run by hand: `cargo test -p clawk --test models -- --ignored --nocapture`.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,6 +19,7 @@ mod chat;
 mod claw;
 mod responses;
 mod server;
+mod soak;
 mod story;
 
 use claw::{Conversation, VENDORS, Vendor};
@@ -78,6 +79,9 @@ fn turns_of_twenty_steps_with_a_local_server() {
     twenty_steps(Vendor::Local);
 }
 
+/// Turns of a long conversation.
+const LONG: u32 = 500;
+
 /// Many turns, with fallbacks in the middle of every fifth, restarts and crashes between them.
 fn many_turns(vendors: &[Vendor], turns: u32) {
     let mut conversation = Conversation::start(vendors, 24_000);
@@ -101,14 +105,6 @@ fn many_turns(vendors: &[Vendor], turns: u32) {
     eprintln!("{}", conversation.summary(vendors));
 }
 
-const RINGS: [[Vendor; 3]; 5] = [
-    [Vendor::OpenAi, Vendor::Anthropic, Vendor::Gemini],
-    [Vendor::Anthropic, Vendor::Gemini, Vendor::Mistral],
-    [Vendor::Gemini, Vendor::Mistral, Vendor::Local],
-    [Vendor::Mistral, Vendor::Local, Vendor::OpenAi],
-    [Vendor::Local, Vendor::OpenAi, Vendor::Anthropic],
-];
-
 #[test]
 fn forty_turns_pass_between_vendors() {
     many_turns(&[Vendor::Anthropic, Vendor::Gemini, Vendor::OpenAi], 40);
@@ -116,8 +112,56 @@ fn forty_turns_pass_between_vendors() {
 
 #[test]
 #[ignore = "takes minutes; run by hand"]
-fn long_conversation() {
-    for vendors in RINGS {
-        many_turns(&vendors, 500);
+fn long_conversation_with_openai() {
+    many_turns(&[Vendor::OpenAi, Vendor::Anthropic, Vendor::Gemini], LONG);
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand"]
+fn long_conversation_with_anthropic() {
+    many_turns(&[Vendor::Anthropic, Vendor::Gemini, Vendor::Mistral], LONG);
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand"]
+fn long_conversation_with_gemini() {
+    many_turns(&[Vendor::Gemini, Vendor::Mistral, Vendor::Local], LONG);
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand"]
+fn long_conversation_with_mistral() {
+    many_turns(&[Vendor::Mistral, Vendor::Local, Vendor::OpenAi], LONG);
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand"]
+fn long_conversation_with_a_local_server() {
+    many_turns(&[Vendor::Local, Vendor::OpenAi, Vendor::Anthropic], LONG);
+}
+
+#[test]
+fn money_is_booked_whatever_shape_answers_have() {
+    soak::soak(0x9e37_79b9_7f4a_7c15, 12);
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand"]
+fn long_soak() {
+    for seed in 1..=8 {
+        soak::soak(seed * 0x9e37_79b9_7f4a_7c15, 60);
     }
+}
+
+#[test]
+fn a_servers_models_are_listed_with_what_the_catalogue_knows() {
+    let conversation = Conversation::start(&[Vendor::Local], 24_000);
+    let listed = conversation.json(&["provider", "models", "local"]);
+    let models = listed["providers"][0]["models"].as_array().unwrap();
+    let model = |id: &str| models.iter().find(|model| model["id"] == id).unwrap_or_else(|| panic!("{listed}"));
+    assert_eq!(model("qwen3-8b")["used"], true, "{listed}");
+    assert_eq!(model("next")["window_tokens"], 12345, "the server's own word: {listed}");
+    let old = model("gpt-5-mini");
+    assert_eq!((&old["shutdown"], &old["used"]), (&"2026-12-11".into(), &false.into()), "{listed}");
+    assert!(old["price"]["input"].is_u64() && old["successor"].is_string(), "{listed}");
 }

@@ -175,6 +175,13 @@ impl VendorRules for OpenAiRules {
         if body["max_output_tokens"].as_u64().is_none_or(|most| most < 16) {
             return Err(refuse("Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16"));
         }
+        for tool in body["tools"].as_array().into_iter().flatten() {
+            let schema = &tool["parameters"];
+            let refused = ["oneOf", "anyOf", "allOf", "enum", "not"];
+            if schema["type"] != "object" || refused.iter().any(|name| schema.get(name).is_some()) {
+                return Err(refuse(&format!("Invalid schema for function {}: schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.", tool["name"])));
+            }
+        }
         let input = body["input"].as_array().cloned().unwrap_or_default();
         let entries = self.read(&input)?;
         let key = body["prompt_cache_key"].as_str().unwrap_or_default().to_owned();

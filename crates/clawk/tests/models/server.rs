@@ -139,7 +139,7 @@ fn serve(mut stream: TcpStream, rules: &Mutex<Box<dyn VendorRules>>, log: &Mutex
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<ModelRequest>> {
+pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<ModelRequest>> {
     let mut head = String::new();
     loop {
         if reader.read_line(&mut head)? == 0 {
