@@ -96,25 +96,39 @@ fn list_url(asked: &Url) -> Url {
 }
 
 fn read_list(answer: &Value) -> Option<Vec<ListedModel>> {
-    let list = answer.get("data").or_else(|| answer.get("models")).unwrap_or(answer);
-    let mut listed: Vec<ListedModel> = list.as_array()?.iter().filter_map(read_model).take(MODELS_MAX).collect();
+    let list = answer
+        .get("data")
+        .or_else(|| answer.get("models"))
+        .unwrap_or(answer);
+    let mut listed: Vec<ListedModel> = list
+        .as_array()?
+        .iter()
+        .filter_map(read_model)
+        .take(MODELS_MAX)
+        .collect();
     listed.sort_by(|one, two| one.id.cmp(&two.id));
     listed.dedup_by(|one, two| one.id == two.id);
     Some(listed)
 }
 
 fn read_model(entry: &Value) -> Option<ListedModel> {
-    let id = ["id", "name", "model"].iter().find_map(|name| entry.get(*name)?.as_str());
+    let id = ["id", "name", "model"]
+        .iter()
+        .find_map(|name| entry.get(*name)?.as_str());
     let id: String = id.or_else(|| entry.as_str())?.chars().take(NAME_MAX).collect();
     let places = [Some(entry), entry.get("top_provider"), entry.get("meta")];
     let windows = places.into_iter().flatten().flat_map(|place| {
-        WINDOW_MEMBERS.iter().filter_map(|member| place.get(*member)?.as_u64())
+        WINDOW_MEMBERS
+            .iter()
+            .filter_map(|member| place.get(*member)?.as_u64())
     });
     Some(ListedModel {
         // Google's names begin with the collection that they are in; it takes them without.
         id: id.strip_prefix("models/").map(str::to_owned).unwrap_or(id),
         window_tokens: windows.filter(|tokens| *tokens > 0).min(),
-        shutdown: SHUTDOWN_MEMBERS.iter().find_map(|member| day_of(entry.get(*member)?)),
+        shutdown: SHUTDOWN_MEMBERS
+            .iter()
+            .find_map(|member| day_of(entry.get(*member)?)),
     })
 }
 
@@ -144,19 +158,61 @@ mod tests {
     #[test]
     fn lists_are_read_as_servers_write_them() {
         for (answer, id, window, shutdown) in [
-            (json!({ "object": "list", "data": [{ "id": "gpt-5.1", "shutdown_date": "2027-04-01" }] }), "gpt-5.1", None, Some("2027-04-01")),
-            (json!({ "data": [{ "id": "claude-sonnet-5", "type": "model", "max_input_tokens": 1_000_000 }], "has_more": false }), "claude-sonnet-5", Some(1_000_000), None),
-            (json!({ "data": [{ "id": "models/gemini-3.8-flash", "object": "model" }] }), "gemini-3.8-flash", None, None),
-            (json!({ "data": [{ "id": "mistral-old", "max_context_length": 32768, "deprecation": "2026-12-01T12:00:00Z" }] }), "mistral-old", Some(32768), Some("2026-12-01")),
-            (json!({ "data": [{ "id": "m", "deprecation": null }] }), "m", None, None),
-            (json!({ "data": [{ "id": "gpt", "deprecation": { "inference": 1_797_033_600 } }] }), "gpt", None, Some("2026-12-12")),
-            (json!({ "data": [{ "id": "q", "top_provider": { "context_length": 4096 }, "context_length": 8192 }] }), "q", Some(4096), None),
-            (json!({ "models": [{ "name": "llama3.2:latest", "model": "llama3.2:latest" }] }), "llama3.2:latest", None, None),
+            (
+                json!({ "object": "list", "data": [{ "id": "gpt-5.1", "shutdown_date": "2027-04-01" }] }),
+                "gpt-5.1",
+                None,
+                Some("2027-04-01"),
+            ),
+            (
+                json!({ "data": [{ "id": "claude-sonnet-5", "type": "model", "max_input_tokens": 1_000_000 }], "has_more": false }),
+                "claude-sonnet-5",
+                Some(1_000_000),
+                None,
+            ),
+            (
+                json!({ "data": [{ "id": "models/gemini-3.8-flash", "object": "model" }] }),
+                "gemini-3.8-flash",
+                None,
+                None,
+            ),
+            (
+                json!({ "data": [{ "id": "mistral-old", "max_context_length": 32768, "deprecation": "2026-12-01T12:00:00Z" }] }),
+                "mistral-old",
+                Some(32768),
+                Some("2026-12-01"),
+            ),
+            (
+                json!({ "data": [{ "id": "m", "deprecation": null }] }),
+                "m",
+                None,
+                None,
+            ),
+            (
+                json!({ "data": [{ "id": "gpt", "deprecation": { "inference": 1_797_033_600 } }] }),
+                "gpt",
+                None,
+                Some("2026-12-12"),
+            ),
+            (
+                json!({ "data": [{ "id": "q", "top_provider": { "context_length": 4096 }, "context_length": 8192 }] }),
+                "q",
+                Some(4096),
+                None,
+            ),
+            (
+                json!({ "models": [{ "name": "llama3.2:latest", "model": "llama3.2:latest" }] }),
+                "llama3.2:latest",
+                None,
+                None,
+            ),
             (json!([{ "id": "together" }]), "together", None, None),
             (json!({ "data": ["plain"] }), "plain", None, None),
         ] {
             let listed = read_list(&answer).unwrap_or_default();
-            let [only] = listed.as_slice() else { panic!("{answer}: {listed:?}") };
+            let [only] = listed.as_slice() else {
+                panic!("{answer}: {listed:?}")
+            };
             assert_eq!(
                 (only.id.as_str(), only.window_tokens, only.shutdown.as_deref()),
                 (id, window, shutdown),
@@ -171,8 +227,14 @@ mod tests {
         for (asked, list) in [
             ("https://h/v1/chat/completions", "https://h/v1/models"),
             ("https://h/v1/messages", "https://h/v1/models?limit=1000"),
-            ("https://h/v1beta/openai/chat/completions", "https://h/v1beta/openai/models"),
-            ("https://h/d/chat/completions?api-version=1", "https://h/d/models?api-version=1"),
+            (
+                "https://h/v1beta/openai/chat/completions",
+                "https://h/v1beta/openai/models",
+            ),
+            (
+                "https://h/d/chat/completions?api-version=1",
+                "https://h/d/models?api-version=1",
+            ),
         ] {
             let asked = Url::parse(asked).unwrap();
             assert_eq!(list_url(&asked).as_str(), list);

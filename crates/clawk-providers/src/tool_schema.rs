@@ -41,7 +41,10 @@ pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     }
     if !told.is_empty() {
         let told = Value::Object(told).to_string();
-        let own = plain.get("description").and_then(Value::as_str).unwrap_or_default();
+        let own = plain
+            .get("description")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let text = format!("{own} The arguments must also fit this JSON Schema: {told}");
         if told.len() <= TOLD_MAX_BYTES {
             plain.insert("description".to_owned(), text.trim_start().into());
@@ -65,13 +68,24 @@ impl Shape {
             return Self::open();
         };
         let mut shape = Self::default();
-        for (name, schema) in part.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        for (name, schema) in part
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             shape.add_property(name, schema);
         }
-        let required = part.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required = part
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         shape.required = required.filter_map(Value::as_str).map(str::to_owned).collect();
         if let Some(reference) = part.get("$ref") {
-            let target = reference.as_str().and_then(|text| whole.pointer(text.strip_prefix('#')?));
+            let target = reference
+                .as_str()
+                .and_then(|text| whole.pointer(text.strip_prefix('#')?));
             shape.add_all(target.map_or_else(Self::open, |target| Self::read(whole, target, depth)));
         }
         for every in part.get("allOf").and_then(Value::as_array).into_iter().flatten() {
@@ -142,23 +156,47 @@ mod tests {
         let b = json!({ "type": "object", "properties": { "b": { "type": "integer" }, "k": { "const": "b" } }, "required": ["b", "k"], "additionalProperties": false });
         for (schema, properties, required) in [
             (json!({ "oneOf": [a, b] }), json!(["a", "b", "k"]), json!(["k"])),
-            (json!({ "type": "object", "anyOf": [a, b] }), json!(["a", "b", "k"]), json!(["k"])),
-            (json!({ "allOf": [a, b] }), json!(["a", "b", "k"]), json!(["a", "b", "k"])),
+            (
+                json!({ "type": "object", "anyOf": [a, b] }),
+                json!(["a", "b", "k"]),
+                json!(["k"]),
+            ),
+            (
+                json!({ "allOf": [a, b] }),
+                json!(["a", "b", "k"]),
+                json!(["a", "b", "k"]),
+            ),
             (
                 json!({ "type": "object", "properties": { "x": true }, "required": ["x"], "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] }),
                 json!(["x"]),
                 json!(["x"]),
             ),
-            (json!({ "anyOf": [{ "allOf": [a, { "oneOf": [b] }] }, b] }), json!(["a", "b", "k"]), json!(["b", "k"])),
+            (
+                json!({ "anyOf": [{ "allOf": [a, { "oneOf": [b] }] }, b] }),
+                json!(["a", "b", "k"]),
+                json!(["b", "k"]),
+            ),
             (
                 json!({ "$ref": "#/$defs/a", "$defs": { "a": a } }),
                 json!(["a", "k"]),
                 json!(["a", "k"]),
             ),
-            (json!({ "type": "object", "not": { "required": ["q"] } }), json!([]), Value::Null),
+            (
+                json!({ "type": "object", "not": { "required": ["q"] } }),
+                json!([]),
+                Value::Null,
+            ),
             (json!({ "properties": { "y": {} } }), json!(["y"]), Value::Null),
-            (json!({ "type": ["object", "null"], "properties": {} }), json!([]), Value::Null),
-            (json!({ "oneOf": [{ "$ref": "#/oneOf/0" }, a] }), json!(["a", "k"]), Value::Null),
+            (
+                json!({ "type": ["object", "null"], "properties": {} }),
+                json!([]),
+                Value::Null,
+            ),
+            (
+                json!({ "oneOf": [{ "$ref": "#/oneOf/0" }, a] }),
+                json!(["a", "k"]),
+                Value::Null,
+            ),
         ] {
             let plain = plain_object(&schema);
             assert_eq!(plain["type"], "object", "{schema}");
@@ -185,6 +223,9 @@ mod tests {
     fn the_model_is_told_what_was_left_out() {
         let schema = json!({ "type": "object", "description": "Finds.", "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] });
         let told = plain_object(&schema)["description"].as_str().unwrap().to_owned();
-        assert!(told.starts_with("Finds. ") && told.contains("\"anyOf\""), "{told}");
+        assert!(
+            told.starts_with("Finds. ") && told.contains("\"anyOf\""),
+            "{told}"
+        );
     }
 }

@@ -278,7 +278,10 @@ fn nanoclaw() {
         .unwrap();
     let import = import(Runtime::Nanoclaw, &home).unwrap();
     let text = valid(Runtime::Nanoclaw, &import);
-    assert!(text.contains("anthropic:medium"), "the usual model is a current one\n{text}");
+    assert!(
+        text.contains("anthropic:medium"),
+        "the usual model is a current one\n{text}"
+    );
     assert!(
         text.contains("You are Andy.") && text.contains("0 9 * * *") && text.contains("telegram"),
         "{text}"

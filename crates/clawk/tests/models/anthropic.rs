@@ -8,8 +8,19 @@ use crate::server::{ModelRefusal, ModelReply, ModelRequest, VendorRules, tokens_
 use crate::story::{NextAnswer, StoryCall, StoryEntry, StoryPlace, file_name, find_place};
 
 const KNOWN: [&str; 13] = [
-    "model", "messages", "max_tokens", "system", "tools", "tool_choice", "stream", "thinking", "output_config", "metadata",
-    "stop_sequences", "service_tier", "cache_control",
+    "model",
+    "messages",
+    "max_tokens",
+    "system",
+    "tools",
+    "tool_choice",
+    "stream",
+    "thinking",
+    "output_config",
+    "metadata",
+    "stop_sequences",
+    "service_tier",
+    "cache_control",
 ];
 const SUMMARY_ORDER: &str = "You shorten a conversation";
 /// Blocks before a mark that are looked up in the cache.
@@ -52,7 +63,9 @@ impl AnthropicRules {
             let empty = Vec::new();
             let blocks = message["content"].as_array().unwrap_or(&empty);
             if blocks.is_empty() || (at == 0 && role != "user") {
-                return Err(refuse(&format!("messages.{at}: all messages must have non-empty content")));
+                return Err(refuse(&format!(
+                    "messages.{at}: all messages must have non-empty content"
+                )));
             }
             let mut is_over = false;
             let (mut text, mut calls, mut signature) = (String::new(), Vec::new(), None);
@@ -61,9 +74,15 @@ impl AnthropicRules {
                 match (role, member("type")) {
                     ("user", "tool_result") if !is_over => {
                         if !open.remove(member("tool_use_id")) {
-                            return Err(refuse(&format!("messages.{at}.content.{place}: unexpected `tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` block must have a corresponding `tool_use` block in the previous message.", member("tool_use_id"))));
+                            return Err(refuse(&format!(
+                                "messages.{at}.content.{place}: unexpected `tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` block must have a corresponding `tool_use` block in the previous message.",
+                                member("tool_use_id")
+                            )));
                         }
-                        entries.push(StoryEntry::ToolResult { call_id: member("tool_use_id").to_owned(), text: member("content").to_owned() });
+                        entries.push(StoryEntry::ToolResult {
+                            call_id: member("tool_use_id").to_owned(),
+                            text: member("content").to_owned(),
+                        });
                     }
                     (_, "text") => {
                         if member("text").trim().is_empty() {
@@ -76,31 +95,54 @@ impl AnthropicRules {
                         }
                     }
                     ("assistant", "thinking") => {
-                        if self.signed.get(member("signature")).is_none_or(|thought| thought != member("thinking")) {
-                            return Err(refuse(&format!("messages.{at}.content.{place}: Invalid `signature` in `thinking` block")));
+                        if self
+                            .signed
+                            .get(member("signature"))
+                            .is_none_or(|thought| thought != member("thinking"))
+                        {
+                            return Err(refuse(&format!(
+                                "messages.{at}.content.{place}: Invalid `signature` in `thinking` block"
+                            )));
                         }
                         signature = Some(member("signature"));
                     }
                     ("assistant", "tool_use") => {
                         let id = member("id");
-                        let letters = id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+                        let letters = id
+                            .chars()
+                            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
                         if id.is_empty() || !letters || !block["input"].is_object() {
-                            return Err(refuse(&format!("messages.{at}.content.{place}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")));
+                            return Err(refuse(&format!(
+                                "messages.{at}.content.{place}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+                            )));
                         }
                         if !all.insert(id.to_owned()) {
-                            return Err(refuse(&format!("messages.{at}.content.{place}: `tool_use` ids must be unique")));
+                            return Err(refuse(&format!(
+                                "messages.{at}.content.{place}: `tool_use` ids must be unique"
+                            )));
                         }
                         let thought = self.thought_calls.get(id).map(String::as_str);
                         if thought != signature {
-                            return Err(refuse(&format!("messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks).")));
+                            return Err(refuse(&format!(
+                                "messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks)."
+                            )));
                         }
-                        calls.push(StoryCall { id: id.to_owned(), arguments: block["input"].clone() });
+                        calls.push(StoryCall {
+                            id: id.to_owned(),
+                            arguments: block["input"].clone(),
+                        });
                     }
-                    (role, kind) => return Err(refuse(&format!("messages.{at}.content.{place}: `{kind}` is not allowed here in a message of {role}"))),
+                    (role, kind) => {
+                        return Err(refuse(&format!(
+                            "messages.{at}.content.{place}: `{kind}` is not allowed here in a message of {role}"
+                        )));
+                    }
                 }
             }
             if role == "user" && !open.is_empty() {
-                return Err(refuse(&format!("messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {open:?}")));
+                return Err(refuse(&format!(
+                    "messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {open:?}"
+                )));
             }
             if role == "assistant" {
                 open.extend(calls.iter().map(|call| call.id.clone()));
@@ -109,7 +151,9 @@ impl AnthropicRules {
         }
         match messages.last().map(|last| &last["role"]) {
             Some(role) if role == "user" && open.is_empty() => Ok(entries),
-            _ => Err(refuse("This model does not support assistant message prefill. The conversation must end with a user message.")),
+            _ => Err(refuse(
+                "This model does not support assistant message prefill. The conversation must end with a user message.",
+            )),
         }
     }
 
@@ -118,19 +162,30 @@ impl AnthropicRules {
         if let Some(name) = unknown_member(body, &KNOWN) {
             return Err(refuse(&format!("{name}: Extra inputs are not permitted")));
         }
-        if !request.head.contains("anthropic-version: ") || body["max_tokens"].as_u64().is_none_or(|most| most == 0) {
+        if !request.head.contains("anthropic-version: ")
+            || body["max_tokens"].as_u64().is_none_or(|most| most == 0)
+        {
             return Err(refuse("max_tokens: Field required"));
         }
         if let Some(budget) = body["thinking"]["budget_tokens"].as_u64() {
-            return Err(refuse(&format!("thinking.budget_tokens: {budget}: this model thinks adaptively")));
+            return Err(refuse(&format!(
+                "thinking.budget_tokens: {budget}: this model thinks adaptively"
+            )));
         }
         for (at, tool) in body["tools"].as_array().into_iter().flatten().enumerate() {
             let schema = &tool["input_schema"];
             if schema["type"] != "object" {
-                return Err(refuse(&format!("tools.{at}.custom.input_schema.type: Field required")));
+                return Err(refuse(&format!(
+                    "tools.{at}.custom.input_schema.type: Field required"
+                )));
             }
-            if ["oneOf", "anyOf", "allOf"].iter().any(|name| schema.get(name).is_some()) {
-                return Err(refuse(&format!("tools.{at}.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level")));
+            if ["oneOf", "anyOf", "allOf"]
+                .iter()
+                .any(|name| schema.get(name).is_some())
+            {
+                return Err(refuse(&format!(
+                    "tools.{at}.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level"
+                )));
             }
         }
         Ok(())
@@ -147,21 +202,31 @@ impl AnthropicRules {
         }
         let (mut so_far, mut beginnings, mut marks) = (String::new(), Vec::new(), Vec::new());
         for (at, block) in blocks.iter_mut().enumerate() {
-            let mark = block.as_object_mut().and_then(|block| block.remove("cache_control"));
+            let mark = block
+                .as_object_mut()
+                .and_then(|block| block.remove("cache_control"));
             if mark.is_some() {
                 marks.push(at);
             }
             so_far.push_str(&block.to_string());
-            beginnings.push((clawk_trace::chain::digest_of(so_far.as_bytes()).to_string(), tokens_of(so_far.len())));
+            beginnings.push((
+                clawk_trace::chain::digest_of(so_far.as_bytes()).to_string(),
+                tokens_of(so_far.len()),
+            ));
         }
         if marks.len() > 4 {
-            return Err(refuse(&format!("A maximum of 4 blocks with cache_control may be provided. Found {}.", marks.len())));
+            return Err(refuse(&format!(
+                "A maximum of 4 blocks with cache_control may be provided. Found {}.",
+                marks.len()
+            )));
         }
         let all = tokens_of(so_far.len());
         let (mut read, mut written) = (0, 0);
         for mark in &marks {
             let looked_up = beginnings.iter().take(mark + 1).rev().take(LOOK_BACK);
-            let found = looked_up.filter(|(digest, _)| self.cached.contains(digest)).map(|(_, tokens)| *tokens);
+            let found = looked_up
+                .filter(|(digest, _)| self.cached.contains(digest))
+                .map(|(_, tokens)| *tokens);
             read = found.chain([read]).max().unwrap_or(0);
         }
         for mark in marks {
@@ -172,7 +237,11 @@ impl AnthropicRules {
             }
         }
         let written = written.saturating_sub(read);
-        Ok(Counts { fresh: all - read - written, read, written })
+        Ok(Counts {
+            fresh: all - read - written,
+            read,
+            written,
+        })
     }
 
     fn events(&mut self, next: &NextAnswer, counts: &Counts, output_tokens: u64) -> String {
@@ -209,7 +278,9 @@ impl AnthropicRules {
         };
         events.push(json!({ "type": "message_delta", "delta": { "stop_reason": stop }, "usage": { "output_tokens": output_tokens } }));
         events.push(json!({ "type": "message_stop" }));
-        let text = events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()));
+        let text = events
+            .iter()
+            .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()));
         text.collect()
     }
 }
@@ -217,7 +288,8 @@ impl AnthropicRules {
 fn refuse(why: &str) -> ModelRefusal {
     ModelRefusal {
         status: 400,
-        text: json!({ "type": "error", "error": { "type": "invalid_request_error", "message": why } }).to_string(),
+        text: json!({ "type": "error", "error": { "type": "invalid_request_error", "message": why } })
+            .to_string(),
     }
 }
 
@@ -229,14 +301,19 @@ impl VendorRules for AnthropicRules {
     fn overloaded(&self) -> ModelRefusal {
         ModelRefusal {
             status: 529,
-            text: json!({ "type": "error", "error": { "type": "overloaded_error", "message": "Overloaded" } }).to_string(),
+            text:
+                json!({ "type": "error", "error": { "type": "overloaded_error", "message": "Overloaded" } })
+                    .to_string(),
         }
     }
 
     fn answer(&mut self, request: &ModelRequest) -> Result<ModelReply, ModelRefusal> {
         let body = &request.body;
         if body.is_null() {
-            return Err(ModelRefusal { status: 404, text: "{}".to_owned() });
+            return Err(ModelRefusal {
+                status: 404,
+                text: "{}".to_owned(),
+            });
         }
         self.check_request(request)?;
         let messages = body["messages"].as_array().cloned().unwrap_or_default();
@@ -244,7 +321,11 @@ impl VendorRules for AnthropicRules {
         let counts = self.count(body)?;
         let is_summary = body["system"].to_string().contains(SUMMARY_ORDER);
         let place = match is_summary {
-            true => StoryPlace { task: 0, step: 0, next: NextAnswer::Words("Files were read.".to_owned()) },
+            true => StoryPlace {
+                task: 0,
+                step: 0,
+                next: NextAnswer::Words("Files were read.".to_owned()),
+            },
             false => find_place(&entries).map_err(|why| refuse(&why))?,
         };
         let output_tokens = 25;

@@ -92,7 +92,12 @@ impl ChatRules {
     fn check_parameters(&self, body: &Value) -> Result<(), ModelRefusal> {
         let own: &[&str] = match self.vendor {
             ChatVendor::Azure => &["max_completion_tokens", "reasoning_effort", "prompt_cache_key"],
-            ChatVendor::Gemini => &["max_tokens", "max_completion_tokens", "stream_options", "reasoning_effort"],
+            ChatVendor::Gemini => &[
+                "max_tokens",
+                "max_completion_tokens",
+                "stream_options",
+                "reasoning_effort",
+            ],
             ChatVendor::DeepSeek => &["max_tokens", "stream_options", "reasoning_effort", "thinking"],
             ChatVendor::Mistral => &["max_tokens"],
             ChatVendor::Local => &["max_tokens", "stream_options"],
@@ -123,13 +128,18 @@ impl ChatRules {
                 "assistant" => {
                     let calls = self.read_calls(message)?;
                     if calls.is_empty() && text.unwrap_or_default().is_empty() {
-                        return Err(self.refuse("Assistant message must have either content or tool_calls, but not none."));
+                        return Err(self.refuse(
+                            "Assistant message must have either content or tool_calls, but not none.",
+                        ));
                     }
                     open = calls.iter().map(|call| call.id.clone()).collect();
                     if open.len() != calls.len() {
                         return Err(self.refuse("Duplicate tool call id"));
                     }
-                    entries.push(StoryEntry::Assistant { text: text.unwrap_or_default().to_owned(), calls });
+                    entries.push(StoryEntry::Assistant {
+                        text: text.unwrap_or_default().to_owned(),
+                        calls,
+                    });
                 }
                 "tool" => {
                     let id = message["tool_call_id"].as_str().unwrap_or_default();
@@ -137,7 +147,10 @@ impl ChatRules {
                         return Err(self.refuse("messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."));
                     }
                     let text = text.ok_or_else(|| self.refuse("a tool's message has no text"))?;
-                    entries.push(StoryEntry::ToolResult { call_id: id.to_owned(), text: text.to_owned() });
+                    entries.push(StoryEntry::ToolResult {
+                        call_id: id.to_owned(),
+                        text: text.to_owned(),
+                    });
                 }
                 other => return Err(self.refuse(&format!("Invalid role: {other} at {at}"))),
             }
@@ -149,17 +162,26 @@ impl ChatRules {
     }
 
     fn read_calls(&self, message: &Value) -> Result<Vec<StoryCall>, ModelRefusal> {
-        let Some(calls) = message.get("tool_calls") else { return Ok(Vec::new()) };
+        let Some(calls) = message.get("tool_calls") else {
+            return Ok(Vec::new());
+        };
         let calls = calls.as_array().filter(|calls| !calls.is_empty());
         let calls = calls.ok_or_else(|| self.refuse("Invalid 'tool_calls': empty array"))?;
         let read = calls.iter().map(|call| {
             let id = call["id"].as_str().unwrap_or_default();
             if id.is_empty() || id.len() > 40 {
-                return Err(self.refuse("Invalid 'tool_calls[0].id': string too long. Expected a string with maximum length 40"));
+                return Err(self.refuse(
+                    "Invalid 'tool_calls[0].id': string too long. Expected a string with maximum length 40",
+                ));
             }
-            let arguments = call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
+            let arguments = call["function"]["arguments"]
+                .as_str()
+                .and_then(|text| serde_json::from_str(text).ok());
             let arguments = arguments.ok_or_else(|| self.refuse("arguments are not a JSON text"))?;
-            Ok(StoryCall { id: id.to_owned(), arguments })
+            Ok(StoryCall {
+                id: id.to_owned(),
+                arguments,
+            })
         });
         read.collect()
     }
@@ -178,7 +200,10 @@ impl ChatRules {
     /// In the present turn the first call of each answer has its signature. What Google names as a stand-in for the signature of
     /// another model's call is taken, and nothing else.
     fn check_signatures(&self, messages: &[Value]) -> Result<(), ModelRefusal> {
-        let present = messages.iter().rposition(|message| message["role"] == "user").unwrap_or(0);
+        let present = messages
+            .iter()
+            .rposition(|message| message["role"] == "user")
+            .unwrap_or(0);
         for (at, message) in messages.iter().enumerate() {
             let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
             for (place, call) in calls.iter().enumerate() {
@@ -186,7 +211,8 @@ impl ChatRules {
                 let id = call["id"].as_str().unwrap_or_default();
                 let right = match (signature, self.issued.get(id)) {
                     (Some(signature), issued) => {
-                        issued.is_some_and(|issued| issued == signature) || signature == "skip_thought_signature_validator"
+                        issued.is_some_and(|issued| issued == signature)
+                            || signature == "skip_thought_signature_validator"
                     }
                     (None, _) => place > 0 || at < present,
                 };
@@ -200,7 +226,9 @@ impl ChatRules {
 
     fn check_reasoning(&self, messages: &[Value]) -> Result<(), ModelRefusal> {
         for message in messages {
-            let Some(call) = message["tool_calls"].get(0) else { continue };
+            let Some(call) = message["tool_calls"].get(0) else {
+                continue;
+            };
             let reasoning = message.get("reasoning_content").and_then(Value::as_str);
             let issued = self.issued.get(call["id"].as_str().unwrap_or_default());
             let right = match (reasoning, issued) {
@@ -209,7 +237,8 @@ impl ChatRules {
                 (Some(reasoning), None) => reasoning.is_empty(),
             };
             if !right {
-                return Err(self.refuse("The `reasoning_content` in the thinking mode must be passed back to the API."));
+                return Err(self
+                    .refuse("The `reasoning_content` in the thinking mode must be passed back to the API."));
             }
         }
         Ok(())
@@ -225,13 +254,18 @@ impl ChatRules {
             for call in message["tool_calls"].as_array().into_iter().flatten() {
                 let id = call["id"].as_str().unwrap_or_default();
                 if id.len() != 9 || !id.chars().all(|c| c.is_ascii_alphanumeric()) {
-                    return Err(self.refuse(&format!("Tool call id was {id} but must be a-z, A-Z, 0-9, with a length of 9.")));
+                    return Err(self.refuse(&format!(
+                        "Tool call id was {id} but must be a-z, A-Z, 0-9, with a length of 9."
+                    )));
                 }
                 if let Some(name) = unknown_member(call, &["id", "type", "function", "index"]) {
                     return Err(self.refuse_parameter(&name));
                 }
             }
-            if let Some(name) = unknown_member(message, &["role", "content", "tool_calls", "tool_call_id", "name", "prefix"]) {
+            if let Some(name) = unknown_member(
+                message,
+                &["role", "content", "tool_calls", "tool_call_id", "name", "prefix"],
+            ) {
                 return Err(self.refuse_parameter(&name));
             }
             before = role;
@@ -266,7 +300,9 @@ impl ChatRules {
         if self.vendor != ChatVendor::Local || tokens <= LOCAL_WINDOW {
             return Ok(());
         }
-        let message = format!("request ({tokens} tokens) exceeds the available context size ({LOCAL_WINDOW} tokens), try increasing it");
+        let message = format!(
+            "request ({tokens} tokens) exceeds the available context size ({LOCAL_WINDOW} tokens), try increasing it"
+        );
         let error = json!({ "code": 400, "message": message, "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": LOCAL_WINDOW });
         Err(ModelRefusal {
             status: 400,
@@ -296,8 +332,12 @@ impl ChatRules {
                 for (index, file) in files.iter().enumerate() {
                     let id = match self.vendor {
                         ChatVendor::Mistral => format!("m{:07}{index}", self.answers),
-                        ChatVendor::Local => format!("local.call:{}:{index}:{}", self.answers, "x".repeat(30)),
-                        ChatVendor::Azure | ChatVendor::Gemini | ChatVendor::DeepSeek => format!("call_{:?}{}_{index}", self.vendor, self.answers),
+                        ChatVendor::Local => {
+                            format!("local.call:{}:{index}:{}", self.answers, "x".repeat(30))
+                        }
+                        ChatVendor::Azure | ChatVendor::Gemini | ChatVendor::DeepSeek => {
+                            format!("call_{:?}{}_{index}", self.vendor, self.answers)
+                        }
                     };
                     let id = id.chars().take(40).collect::<String>();
                     let arguments = json!({ "path": file_name(*file) }).to_string();
@@ -324,7 +364,9 @@ impl ChatRules {
             .collect();
         chunks.push(json!({ "object": "chat.completion.chunk", "model": "m", "choices": [{ "index": 0, "delta": {}, "finish_reason": stop }] }));
         if with_usage {
-            chunks.push(json!({ "object": "chat.completion.chunk", "model": "m", "choices": [], "usage": usage }));
+            chunks.push(
+                json!({ "object": "chat.completion.chunk", "model": "m", "choices": [], "usage": usage }),
+            );
         }
         let chunks = chunks.iter().map(|chunk| format!("data: {chunk}\n\n"));
         chunks.collect::<String>() + "data: [DONE]\n\n"
@@ -357,7 +399,10 @@ impl VendorRules for ChatRules {
             });
         }
         if body.is_null() {
-            return Err(ModelRefusal { status: 404, text: "{}".to_owned() });
+            return Err(ModelRefusal {
+                status: 404,
+                text: "{}".to_owned(),
+            });
         }
         self.check_parameters(body)?;
         let messages = body["messages"].as_array().cloned().unwrap_or_default();
@@ -366,14 +411,22 @@ impl VendorRules for ChatRules {
         let prompt = format!("{}{}", body["tools"], body["messages"]);
         let (input_tokens, cached_tokens) = self.cache.count(prompt);
         self.check_window(input_tokens)?;
-        let is_summary = messages.first().and_then(|first| first["content"].as_str()).is_some_and(|text| text.contains(SUMMARY_ORDER));
+        let is_summary = messages
+            .first()
+            .and_then(|first| first["content"].as_str())
+            .is_some_and(|text| text.contains(SUMMARY_ORDER));
         let place = match is_summary {
-            true => StoryPlace { task: 0, step: 0, next: NextAnswer::Words("Files were read.".to_owned()) },
+            true => StoryPlace {
+                task: 0,
+                step: 0,
+                next: NextAnswer::Words("Files were read.".to_owned()),
+            },
             false => find_place(&entries).map_err(|why| self.refuse(&why))?,
         };
         let output_tokens = 25;
         let usage = json!({ "prompt_tokens": input_tokens, "completion_tokens": output_tokens, "total_tokens": input_tokens + output_tokens, "prompt_tokens_details": { "cached_tokens": cached_tokens } });
-        let with_usage = body["stream_options"]["include_usage"] == true || self.vendor == ChatVendor::Mistral;
+        let with_usage =
+            body["stream_options"]["include_usage"] == true || self.vendor == ChatVendor::Mistral;
         let text = self.stream(&place.next, &usage, with_usage);
         Ok(ModelReply {
             place: Some(place).filter(|_| !is_summary),

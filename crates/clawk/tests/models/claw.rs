@@ -66,7 +66,11 @@ impl Vendor {
     const fn address(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::OpenAi => ("openai-compatible", "/v1", "gpt-5.6"),
-            Self::Azure => ("openai-compatible", "/openai/deployments/gpt-5/chat/completions?api-version=2026-06-01", "gpt-5"),
+            Self::Azure => (
+                "openai-compatible",
+                "/openai/deployments/gpt-5/chat/completions?api-version=2026-06-01",
+                "gpt-5",
+            ),
             Self::Gemini => ("openai-compatible", "/v1beta/openai", "gemini-3.5-flash"),
             Self::DeepSeek => ("openai-compatible", "/v1", "deepseek-v4"),
             Self::Anthropic => ("anthropic-native", "", "claude-sonnet-5"),
@@ -78,7 +82,10 @@ impl Vendor {
     /// Refusals of the first contact, which the agent answers with a changed request, once each.
     pub(crate) const fn first_refusals(self) -> &'static [&'static str] {
         match self {
-            Self::OpenAi => &["Unsupported parameter: 'max_tokens'", "Function tools with reasoning_effort"],
+            Self::OpenAi => &[
+                "Unsupported parameter: 'max_tokens'",
+                "Function tools with reasoning_effort",
+            ],
             Self::Azure => &["Unsupported parameter: 'max_tokens'", "stream_options"],
             Self::Mistral => &["stream_options", "with a length of 9", "Unexpected role 'user'"],
             Self::Local => &["roles must alternate"],
@@ -119,10 +126,17 @@ impl Conversation {
     pub(crate) fn start(vendors: &[Vendor], window: u32) -> Self {
         let log = SharedLog::default();
         let folder = tempfile::tempdir().unwrap();
-        let servers: Vec<ModelServer> = vendors.iter().map(|vendor| ModelServer::start(vendor.rules(), &log)).collect();
+        let servers: Vec<ModelServer> = vendors
+            .iter()
+            .map(|vendor| ModelServer::start(vendor.rules(), &log))
+            .collect();
         let ports: Vec<u16> = servers.iter().map(|server| server.port).collect();
         std::fs::write(folder.path().join("claw.yaml"), manifest(vendors, &ports, window)).unwrap();
-        std::fs::write(folder.path().join("clawk.toml"), "[providers.anthropic]\neffort = \"high\"\n").unwrap();
+        std::fs::write(
+            folder.path().join("clawk.toml"),
+            "[providers.anthropic]\neffort = \"high\"\n",
+        )
+        .unwrap();
         for number in (0..40).chain(100..140) {
             std::fs::write(folder.path().join(file_name(number)), file_text(number)).unwrap();
         }
@@ -141,7 +155,9 @@ impl Conversation {
     /// With one provider of another kind, and these settings.
     pub(crate) fn with_provider(provider: &str, settings: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let provider = format!("    - inline: {{ {provider}, streaming: true, auth: {{ type: bearer, secret_ref: KEY }} }}\n");
+        let provider = format!(
+            "    - inline: {{ {provider}, streaming: true, auth: {{ type: bearer, secret_ref: KEY }} }}\n"
+        );
         std::fs::write(folder.path().join("claw.yaml"), document(&provider)).unwrap();
         std::fs::write(folder.path().join("clawk.toml"), settings).unwrap();
         for number in 0..8 {
@@ -169,19 +185,34 @@ impl Conversation {
 
     /// Tokens and money (millionths of a dollar) that the agent's day has spent.
     pub(crate) fn booked(&self) -> (u64, u64) {
-        let done = self.command().args(["budget", "--agent", "tested", "--format", "json"]).output().unwrap();
-        let budget: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
+        let done = self
+            .command()
+            .args(["budget", "--agent", "tested", "--format", "json"])
+            .output()
+            .unwrap();
+        let budget: Value = serde_json::from_slice(&done.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
         let purses = budget["purses"].as_array().unwrap();
         let agent = purses.iter().find(|purse| purse["name"] == "agent").unwrap();
         let spent = |unit: &str| {
-            let limit = agent["limits"].as_array().unwrap().iter().find(|limit| limit["unit"] == unit);
-            limit.and_then(|limit| limit["spent"].as_u64()).unwrap_or_else(|| panic!("{agent}"))
+            let limit = agent["limits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|limit| limit["unit"] == unit);
+            limit
+                .and_then(|limit| limit["spent"].as_u64())
+                .unwrap_or_else(|| panic!("{agent}"))
         };
         (spent("tokens"), spent("cost_microusd"))
     }
 
     pub(crate) fn fault(&self, vendor: Vendor, task: u32, step: u32) {
-        self.log.lock().unwrap().faults.insert((vendor.name(), task, step));
+        self.log
+            .lock()
+            .unwrap()
+            .faults
+            .insert((vendor.name(), task, step));
     }
 
     fn command(&self) -> Command {
@@ -189,7 +220,10 @@ impl Conversation {
         command
             .current_dir(self.folder.path())
             .env_clear()
-            .envs(["HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"].map(|name| (name, self.folder.path().join("home"))))
+            .envs(
+                ["HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"]
+                    .map(|name| (name, self.folder.path().join("home"))),
+            )
             .envs([("PATH", "/usr/bin:/bin"), ("USER", "tester"), ("KEY", KEY)]);
         command
     }
@@ -218,7 +252,13 @@ impl Conversation {
             .args(["serve", "claw.yaml", "--stdio"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::from(std::fs::File::options().create(true).append(true).open(self.path("log.txt")).unwrap()))
+            .stderr(Stdio::from(
+                std::fs::File::options()
+                    .create(true)
+                    .append(true)
+                    .open(self.path("log.txt"))
+                    .unwrap(),
+            ))
             .spawn()
             .unwrap();
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
@@ -241,7 +281,10 @@ impl Conversation {
         writeln!(client.input.as_mut().unwrap(), "{line}").unwrap();
         loop {
             let mut answer = String::new();
-            assert!(client.output.read_line(&mut answer).unwrap() > 0, "the agent has gone");
+            assert!(
+                client.output.read_line(&mut answer).unwrap() > 0,
+                "the agent has gone"
+            );
             let answer: Value = serde_json::from_str(&answer).unwrap();
             if answer["id"] == 7 {
                 return answer;
@@ -255,14 +298,21 @@ impl Conversation {
         let params = json!({ "text": task_words(task, steps), "conversation": "one", "request_id": format!("bb0e8400-e29b-41d4-a716-{task:012}") });
         let answer = self.ask("claw.message.send", &params);
         let result = &answer["result"];
-        let text = result["parts"].as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
+        let text = result["parts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|part| part["text"].as_str());
         let text: String = text.collect();
         assert!(
             result["stop"] == "answered" && text.trim().ends_with(&task_answer(task)),
             "task {task}: {answer}\n{}",
             self.trouble()
         );
-        result["session_id"].as_str().unwrap().clone_into(&mut self.session);
+        result["session_id"]
+            .as_str()
+            .unwrap()
+            .clone_into(&mut self.session);
         self.tasks.push(steps);
     }
 
@@ -286,10 +336,17 @@ impl Conversation {
             match (&exchange.outcome, exchange.place) {
                 (ExchangeOutcome::Answered, Some(place)) => *answered.entry(place).or_default() += 1,
                 (ExchangeOutcome::Refused(why), _) => {
-                    let vendor = vendors.iter().find(|vendor| vendor.name() == exchange.vendor).unwrap();
+                    let vendor = vendors
+                        .iter()
+                        .find(|vendor| vendor.name() == exchange.vendor)
+                        .unwrap();
                     let known = vendor.first_refusals().iter().find(|known| why.contains(**known));
                     let known = known.unwrap_or_else(|| panic!("{} refused: {why}", exchange.vendor));
-                    assert!(refused.insert((exchange.vendor, (*known).to_owned())), "{} refused twice: {why}", exchange.vendor);
+                    assert!(
+                        refused.insert((exchange.vendor, (*known).to_owned())),
+                        "{} refused twice: {why}",
+                        exchange.vendor
+                    );
                 }
                 (ExchangeOutcome::Answered | ExchangeOutcome::Faulted, _) => {}
             }
@@ -316,14 +373,32 @@ impl Conversation {
 
     pub(crate) fn check_cache(&self, vendor: Vendor) {
         let percent = self.cached_percent(vendor);
-        assert!(!vendor.caches() || percent >= 90, "{}: {percent} % of the input is read from the cache", vendor.name());
+        assert!(
+            !vendor.caches() || percent >= 90,
+            "{}: {percent} % of the input is read from the cache",
+            vendor.name()
+        );
     }
 
     /// Every prompt is built again from the record, with the digest that was recorded.
     pub(crate) fn check_prompts(&mut self) {
         self.restart();
         let turns = format!("1-{}", self.tasks.len());
-        let done = self.command().args(["sessions", "prompt", &self.session, "--agent", "tested", "--format", "json", "--turn", &turns]).output().unwrap();
+        let done = self
+            .command()
+            .args([
+                "sessions",
+                "prompt",
+                &self.session,
+                "--agent",
+                "tested",
+                "--format",
+                "json",
+                "--turn",
+                &turns,
+            ])
+            .output()
+            .unwrap();
         let text = String::from_utf8(done.stdout).unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         assert_eq!(text.lines().count(), self.tasks.len());
@@ -331,8 +406,14 @@ impl Conversation {
 
     /// What a verb prints as JSON.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
-        let done = self.command().args(args).args(["--format", "json"]).output().unwrap();
-        serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)))
+        let done = self
+            .command()
+            .args(args)
+            .args(["--format", "json"])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&done.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)))
     }
 
     /// Exchanges, faults and input of each vendor, for whoever runs a long conversation.
@@ -341,7 +422,10 @@ impl Conversation {
         let mut out = format!("{} turns", self.tasks.len());
         for vendor in vendors {
             let of = |wanted: fn(&ExchangeOutcome) -> bool| {
-                let own = log.exchanges.iter().filter(|exchange| exchange.vendor == vendor.name());
+                let own = log
+                    .exchanges
+                    .iter()
+                    .filter(|exchange| exchange.vendor == vendor.name());
                 own.filter(|exchange| wanted(&exchange.outcome)).count()
             };
             write!(
@@ -351,7 +435,16 @@ impl Conversation {
                 of(|outcome| *outcome == ExchangeOutcome::Answered),
                 of(|outcome| *outcome == ExchangeOutcome::Faulted),
                 of(|outcome| matches!(outcome, ExchangeOutcome::Refused(_))),
-                { let all = log.exchanges.iter().filter(|exchange| exchange.vendor == vendor.name()); let (all, cached) = all.fold((0, 0), |(all, cached), exchange| (all + exchange.input_tokens, cached + exchange.cached_tokens)); cached * 100 / all.max(1) }
+                {
+                    let all = log
+                        .exchanges
+                        .iter()
+                        .filter(|exchange| exchange.vendor == vendor.name());
+                    let (all, cached) = all.fold((0, 0), |(all, cached), exchange| {
+                        (all + exchange.input_tokens, cached + exchange.cached_tokens)
+                    });
+                    cached * 100 / all.max(1)
+                }
             )
             .unwrap();
         }
@@ -373,13 +466,26 @@ fn manifest(vendors: &[Vendor], ports: &[u16], window: u32) -> String {
     for (at, (vendor, port)) in vendors.iter().zip(ports).enumerate() {
         let (protocol, path, model) = vendor.address();
         let fallback: Vec<String> = match at {
-            0 => vendors.iter().skip(1).map(|next| format!("{{ provider_ref: {} }}", next.name())).collect(),
+            0 => vendors
+                .iter()
+                .skip(1)
+                .map(|next| format!("{{ provider_ref: {} }}", next.name()))
+                .collect(),
             _ => Vec::new(),
         };
-        let auth = if *vendor == Vendor::Anthropic || *vendor == Vendor::Azure { "api-key-header" } else { "bearer" };
+        let auth = if *vendor == Vendor::Anthropic || *vendor == Vendor::Azure {
+            "api-key-header"
+        } else {
+            "bearer"
+        };
         let limits = match vendor {
             Vendor::Local => String::new(),
-            Vendor::OpenAi | Vendor::Azure | Vendor::Gemini | Vendor::DeepSeek | Vendor::Anthropic | Vendor::Mistral => {
+            Vendor::OpenAi
+            | Vendor::Azure
+            | Vendor::Gemini
+            | Vendor::DeepSeek
+            | Vendor::Anthropic
+            | Vendor::Mistral => {
                 format!(", limits: {{ max_context_window: {window} }}")
             }
         };

@@ -158,10 +158,26 @@ fn a_servers_models_are_listed_with_what_the_catalogue_knows() {
     let conversation = Conversation::start(&[Vendor::Local], 24_000);
     let listed = conversation.json(&["provider", "models", "local"]);
     let models = listed["providers"][0]["models"].as_array().unwrap();
-    let model = |id: &str| models.iter().find(|model| model["id"] == id).unwrap_or_else(|| panic!("{listed}"));
+    let model = |id: &str| {
+        models
+            .iter()
+            .find(|model| model["id"] == id)
+            .unwrap_or_else(|| panic!("{listed}"))
+    };
     assert_eq!(model("qwen3-8b")["used"], true, "{listed}");
-    assert_eq!(model("next")["window_tokens"], 12345, "the server's own word: {listed}");
+    assert_eq!(
+        model("next")["window_tokens"],
+        12345,
+        "the server's own word: {listed}"
+    );
     let old = model("gpt-5-mini");
-    assert_eq!((&old["shutdown"], &old["used"]), (&"2026-12-11".into(), &false.into()), "{listed}");
-    assert!(old["price"]["input"].is_u64() && old["successor"].is_string(), "{listed}");
+    assert_eq!(
+        (&old["shutdown"], &old["used"]),
+        (&"2026-12-11".into(), &false.into()),
+        "{listed}"
+    );
+    assert!(
+        old["price"]["input"].is_u64() && old["successor"].is_string(),
+        "{listed}"
+    );
 }

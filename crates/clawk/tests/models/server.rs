@@ -119,16 +119,25 @@ impl Drop for ModelServer {
     }
 }
 
-fn serve(mut stream: TcpStream, rules: &Mutex<Box<dyn VendorRules>>, log: &Mutex<ExchangeLog>) -> std::io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    rules: &Mutex<Box<dyn VendorRules>>,
+    log: &Mutex<ExchangeLog>,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
-        let Some(request) = read_request(&mut reader)? else { return Ok(()) };
+        let Some(request) = read_request(&mut reader)? else {
+            return Ok(());
+        };
         let mut rules = rules.lock().unwrap();
         let (exchange, status, kind, text) = exchange(rules.as_mut(), &request, log);
         drop(rules);
         let is_cut = exchange.outcome == ExchangeOutcome::Faulted && status == 200;
         log.lock().unwrap().exchanges.push(exchange);
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", text.len());
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            text.len()
+        );
         stream.write_all(head.as_bytes())?;
         if is_cut {
             stream.write_all(&text.as_bytes()[..text.len() / 2])?;
@@ -179,7 +188,12 @@ fn exchange(
     }
     if !request.head.contains(KEY) {
         exchange.outcome = ExchangeOutcome::Refused("no key".to_owned());
-        return (exchange, 401, "application/json", r#"{"error":{"message":"no key"}}"#.to_owned());
+        return (
+            exchange,
+            401,
+            "application/json",
+            r#"{"error":{"message":"no key"}}"#.to_owned(),
+        );
     }
     let reply = match rules.answer(request) {
         Ok(reply) => reply,
@@ -229,7 +243,10 @@ impl PrefixCache {
     /// Tokens of the prompt, and how many of them are read from the cache.
     pub(crate) fn count(&mut self, prompt: String) -> (u64, u64) {
         let common = |seen: &String| {
-            let same = seen.bytes().zip(prompt.bytes()).take_while(|(one, two)| one == two);
+            let same = seen
+                .bytes()
+                .zip(prompt.bytes())
+                .take_while(|(one, two)| one == two);
             same.count()
         };
         let most = self.seen.iter().map(common).max().unwrap_or(0);
@@ -252,5 +269,8 @@ pub(crate) fn tokens_of(bytes: usize) -> u64 {
 /// The members of an object that are none of these.
 pub(crate) fn unknown_member(object: &Value, known: &[&str]) -> Option<String> {
     let members = object.as_object()?;
-    members.keys().find(|name| !known.contains(&name.as_str())).cloned()
+    members
+        .keys()
+        .find(|name| !known.contains(&name.as_str()))
+        .cloned()
 }

@@ -151,12 +151,17 @@ impl Drop for ShapeServer {
 
 fn serve(mut stream: TcpStream, count: &Mutex<ServerCount>) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
-    let Some(request) = read_request(&mut reader)? else { return Ok(()) };
+    let Some(request) = read_request(&mut reader)? else {
+        return Ok(());
+    };
     if request.body.is_null() {
         return stream.write_all(b"HTTP/1.1 404 X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}");
     }
     let reply = ShapedReply::make(&request, &mut count.lock().unwrap());
-    let head = format!("HTTP/1.1 {} X\r\nconnection: close\r\ncontent-type: {}\r\n", reply.status, reply.kind);
+    let head = format!(
+        "HTTP/1.1 {} X\r\nconnection: close\r\ncontent-type: {}\r\n",
+        reply.status, reply.kind
+    );
     match reply.ends {
         ReplyEnd::Silent if reply.body.is_empty() => {}
         // Of an unknown length: its end is the connection's.
@@ -204,10 +209,20 @@ struct ShapedReply {
 /// What the model says: words, or calls.
 fn said(request: &ModelRequest, number: u64) -> (Option<String>, Vec<(String, String)>) {
     let messages = request.body["messages"].as_array().cloned().unwrap_or_default();
-    let user = messages.iter().rposition(|message| message["role"] == "user").unwrap_or(0);
-    let results = messages.iter().skip(user).filter(|message| message["role"] == "tool").count();
+    let user = messages
+        .iter()
+        .rposition(|message| message["role"] == "user")
+        .unwrap_or(0);
+    let results = messages
+        .iter()
+        .skip(user)
+        .filter(|message| message["role"] == "tool")
+        .count();
     if results >= 4 {
-        return (Some(format!("That is all, for the {number}th time. ").repeat(8)), Vec::new());
+        return (
+            Some(format!("That is all, for the {number}th time. ").repeat(8)),
+            Vec::new(),
+        );
     }
     let read = |at: usize| {
         let file = file_name(u32::try_from(results + at).unwrap());
@@ -223,9 +238,14 @@ impl ShapedReply {
         let (words, calls) = said(request, count.answers);
         let body = &request.body;
         let input = tokens_of(body["messages"].to_string().len() + body["tools"].to_string().len());
-        let written = words.as_ref().map_or(0, String::len) + calls.iter().map(|(_, arguments)| arguments.len() + "file-read".len()).sum::<usize>();
+        let written = words.as_ref().map_or(0, String::len)
+            + calls
+                .iter()
+                .map(|(_, arguments)| arguments.len() + "file-read".len())
+                .sum::<usize>();
         let output = tokens_of(written);
-        let usage = json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output });
+        let usage =
+            json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output });
         let chunks = chunks(shape, words.as_deref(), &calls, &usage);
         let mut reply = Self {
             status: 200,
@@ -258,7 +278,11 @@ impl ShapedReply {
             }
             AnswerShape::CutInTheMiddle | AnswerShape::SilentInTheMiddle => {
                 reply.body.truncate(reply.body.len() / 2);
-                reply.ends = if shape == AnswerShape::CutInTheMiddle { ReplyEnd::Cut } else { ReplyEnd::Silent };
+                reply.ends = if shape == AnswerShape::CutInTheMiddle {
+                    ReplyEnd::Cut
+                } else {
+                    ReplyEnd::Silent
+                };
                 booked_output /= 2;
             }
             AnswerShape::NotJson => {
@@ -336,7 +360,9 @@ fn chunks(shape: AnswerShape, words: Option<&str>, calls: &[(String, String)], u
         }
         chunk.to_string()
     };
-    let error = json!({ "error": { "message": "The engine is overloaded", "type": "server_error", "code": 500 } }).to_string();
+    let error =
+        json!({ "error": { "message": "The engine is overloaded", "type": "server_error", "code": 500 } })
+            .to_string();
     let mut out: Vec<String> = match shape {
         AnswerShape::ErrorFirst => return vec![error],
         AnswerShape::DoneAlone => return Vec::new(),
@@ -352,9 +378,16 @@ fn chunks(shape: AnswerShape, words: Option<&str>, calls: &[(String, String)], u
         return out;
     }
     out.push(chunk(&json!({}), Some(stop)));
-    let uncounted = [AnswerShape::NoUsage, AnswerShape::NoWords, AnswerShape::FinishedWithError];
+    let uncounted = [
+        AnswerShape::NoUsage,
+        AnswerShape::NoWords,
+        AnswerShape::FinishedWithError,
+    ];
     if !uncounted.contains(&shape) {
-        out.push(json!({ "object": "chat.completion.chunk", "model": "m", "choices": [], "usage": usage }).to_string());
+        out.push(
+            json!({ "object": "chat.completion.chunk", "model": "m", "choices": [], "usage": usage })
+                .to_string(),
+        );
     }
     out
 }
@@ -387,7 +420,10 @@ fn framed(shape: AnswerShape, chunks: &[String]) -> String {
 /// Turns against a server of shapes; what was booked and what the server counted.
 pub(crate) fn soak(seed: u64, turns: u32) {
     let server = ShapeServer::start(seed);
-    let provider = format!("name: any, protocol: openai-compatible, endpoint: \"http://127.0.0.1:{}/v1\", model: shapes", server.port);
+    let provider = format!(
+        "name: any, protocol: openai-compatible, endpoint: \"http://127.0.0.1:{}/v1\", model: shapes",
+        server.port
+    );
     let mut conversation = Conversation::with_provider(&provider, SETTINGS);
     let (mut ends, mut slowest) = (std::collections::BTreeMap::<String, u32>::new(), Duration::ZERO);
     for turn in 0..turns {
@@ -402,9 +438,15 @@ pub(crate) fn soak(seed: u64, turns: u32) {
     let count = server.count.lock().unwrap();
     let counted = count.input_tokens + count.output_tokens;
     let due = count.input_tokens * 2 + count.output_tokens * 8;
-    eprintln!("seed {seed}: {turns} turns ({ends:?}), {} answers, slowest turn {slowest:?}; booked {tokens} tokens and {cost} µUSD, the server counted {counted} and {due}", count.answers);
+    eprintln!(
+        "seed {seed}: {turns} turns ({ends:?}), {} answers, slowest turn {slowest:?}; booked {tokens} tokens and {cost} µUSD, the server counted {counted} and {due}",
+        count.answers
+    );
     for (booked, counted) in [(tokens, counted), (cost, due)] {
-        assert!(booked * 100 >= counted * 95 && booked * 100 <= counted * 105, "seed {seed}: booked {booked}, the server counted {counted}");
+        assert!(
+            booked * 100 >= counted * 95 && booked * 100 <= counted * 105,
+            "seed {seed}: booked {booked}, the server counted {counted}"
+        );
     }
     assert!(ends.contains_key("answered"), "seed {seed}: {ends:?}");
 }

@@ -82,7 +82,9 @@ pub(crate) fn find_place(entries: &[StoryEntry]) -> Result<StoryPlace, String> {
     for entry in entries {
         match entry {
             StoryEntry::User(text) => {
-                let Some((task, steps)) = task_of(text) else { continue };
+                let Some((task, steps)) = task_of(text) else {
+                    continue;
+                };
                 if let Some((before, _, _)) = open {
                     if task != before + 1 {
                         return Err(format!("story: task {task} stands behind task {before}"));
@@ -127,9 +129,9 @@ pub(crate) fn find_place(entries: &[StoryEntry]) -> Result<StoryPlace, String> {
 
 fn return_unless_answered(entries: &[StoryEntry], task: u32) -> Result<(), String> {
     let answer = task_answer(task);
-    let count = entries.iter().filter(|entry| {
-        matches!(entry, StoryEntry::Assistant { text, .. } if text.contains(&answer))
-    });
+    let count = entries
+        .iter()
+        .filter(|entry| matches!(entry, StoryEntry::Assistant { text, .. } if text.contains(&answer)));
     match count.count() {
         1 => Ok(()),
         count => Err(format!("story: task {task} is answered {count} times")),
