@@ -10,6 +10,7 @@ use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::{PrefixDigest, json_of};
+use crate::tool_schema::plain_object;
 use crate::wire::{RequestContext, adapt, set};
 
 pub(crate) mod answer;
@@ -49,7 +50,8 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
         .tools
         .iter()
         .map(|tool| {
-            json!({ "name": tool.name, "description": tool.description, "input_schema": tool.input_schema })
+            let schema = plain_object(&tool.input_schema);
+            json!({ "name": tool.name, "description": tool.description, "input_schema": schema })
         })
         .collect();
     let system = Value::from(context.stable_system());

@@ -11,6 +11,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
+use crate::attempt::unreadable;
 use crate::auth::Auth;
 use crate::draft::shorten;
 use crate::fault::Fault;
@@ -110,6 +111,30 @@ impl Endpoint {
         let read = answer.beginning(LOOK_UP_MAX_BYTES);
         let read = tokio::time::timeout(LOOK_UP, read).await.ok()?;
         serde_json::from_slice(&read).ok()
+    }
+
+    /// Reads a JSON document with the endpoint's own key.
+    pub(crate) async fn get_json(&self, url: Url) -> Result<Value, Fault> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        for (name, value) in &self.headers {
+            headers.insert(name, value.clone());
+        }
+        self.auth.apply(&mut headers, &self.resolver).await?;
+        let request = Request {
+            method: Method::GET,
+            url,
+            headers,
+            body: Bytes::new(),
+        };
+        let response = self.client()?.send(request).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let said = response.beginning(LOOK_UP_MAX_BYTES).await;
+        if !status.is_success() {
+            let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
+            return Err(Fault::of_status(status.as_u16(), &headers, &said));
+        }
+        serde_json::from_slice(&said).map_err(unreadable)
     }
 
     async fn send(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, Fault> {

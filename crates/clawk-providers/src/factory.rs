@@ -218,8 +218,17 @@ impl Factory {
             let reason = format!("is `{}`; only `http` is served", spec.transport);
             return Err(field(spec, "transport", reason));
         }
+        match self.http_provider(spec)? {
+            Some(provider) => Ok(Arc::new(provider)),
+            None => self.scripted(spec, &config),
+        }
+    }
+
+    /// The provider over HTTP; none for a script.
+    pub(crate) fn http_provider(&self, spec: &model::Provider) -> Result<Option<HttpProvider>, FactoryError> {
+        let config = self.config.get(&spec.name).cloned().unwrap_or_default();
         let dialect = match (spec.protocol, config.dialect) {
-            (ProviderProtocol::Custom, _) => return self.scripted(spec, &config),
+            (ProviderProtocol::Custom, _) => return Ok(None),
             (ProviderProtocol::OpenaiCompatible, None | Some(ProviderDialect::ChatCompletions)) => {
                 Dialect::OpenAi
             }
@@ -256,7 +265,7 @@ impl Factory {
             client: OnceLock::new(),
         };
         let (model, streaming) = (spec.model.clone(), spec.streaming);
-        Ok(Arc::new(HttpProvider {
+        Ok(Some(HttpProvider {
             endpoint,
             dialect,
             model,

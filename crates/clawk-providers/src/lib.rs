@@ -22,6 +22,8 @@ mod history;
 
 mod call_ids;
 
+mod tool_schema;
+
 mod draft;
 
 mod call_slots;
@@ -54,7 +56,9 @@ mod scripted;
 mod speech;
 
 mod discover;
+mod listing;
 
 pub use discover::{Discovered, discover};
 pub use factory::{Factory, FactoryError, ProviderConfig, ProviderDialect, Scripts};
+pub use listing::{ListedModel, ListingError};
 pub use scripted::{Script, ScriptError, Scripted};

@@ -1,5 +1,7 @@
 //! The chat completions dialect, as OpenAI defines it and others bend it: what is sent.
 
+use std::borrow::Cow;
+
 use clawk_egress::Url;
 use clawk_kernel::ports::{Image, StatePart};
 use serde_json::{Value, json};
@@ -9,12 +11,20 @@ use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::{THOUGHT_MEMBERS, json_of};
+use crate::tool_schema::plain_object;
 use crate::wire::{RequestContext, adapt, effort_word, has_domain, set};
 
 pub(crate) mod answer;
 
 /// The member of a state that holds thoughts as they stood in the text.
 pub(crate) const WRITTEN_THOUGHTS: &str = "written_thoughts";
+
+/// The member of an answer that holds its thoughts.
+const REASONING: &str = "reasoning_content";
+/// The member of a call that holds its signature at Google's address.
+const EXTRA: &str = "extra_content";
+/// The signature of a call that Gemini did not ask for.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// `BASE/chat/completions`; a base without a path means `/v1`.
 pub(crate) fn url(base: &Url) -> Url {
@@ -75,8 +85,13 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         set(&mut body, "prompt_cache_key", key.into());
     }
     if !request.tools.is_empty() {
+        // OpenAI refuses alternatives at the top of a schema; others build their grammar from them.
+        let plain = context.is_openai();
         let function = |tool: &clawk_kernel::ports::ToolOffer| {
-            let parameters = &tool.input_schema;
+            let parameters = match plain {
+                true => plain_object(&tool.input_schema),
+                false => Cow::Borrowed(&tool.input_schema),
+            };
             json!({ "name": tool.name, "description": tool.description, "parameters": parameters })
         };
         let tools = request
@@ -148,15 +163,29 @@ fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestC
             StatePart::Block { .. } | StatePart::Text { .. } | StatePart::Call { .. } => {}
         }
     }
-    // These services refuse a call without the member, also one that another model asked for.
-    let wants_member = ["deepseek.com", "moonshot.ai", "moonshot.cn"]
-        .iter()
-        .any(|domain| has_domain(context.owner.host, domain));
-    if entry.is_foreign && !calls.is_empty() && wants_member && !context.omits("reasoning_content") {
-        set(&mut message, "reasoning_content", "".into());
+    if let Some(first) = calls.first_mut() {
+        add_stand_ins(&mut message, first, entry, context);
     }
     if !calls.is_empty() {
         set(&mut message, "tool_calls", calls.into());
     }
     message
+}
+
+/// What a model refuses calls without, where another model asked for them or it handed over nothing: an empty `reasoning_content`, and
+/// the word that Google gives in the place of a signature.
+fn add_stand_ins(
+    message: &mut Value,
+    first_call: &mut Value,
+    entry: &AssistantEntry<'_>,
+    context: RequestContext<'_>,
+) {
+    if context.wants_reasoning() && !context.omits(REASONING) && message.get(REASONING).is_none() {
+        set(message, REASONING, "".into());
+    }
+    let is_foreign = entry.is_foreign || entry.state.is_none();
+    if context.wants_signatures() && is_foreign && !context.omits(EXTRA) {
+        let signature = json!({ "google": { "thought_signature": NO_SIGNATURE } });
+        set(first_call, EXTRA, signature);
+    }
 }

@@ -9,6 +9,7 @@ use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
 use crate::picture::base64;
 use crate::state::json_of;
+use crate::tool_schema::plain_object;
 use crate::wire::{RequestContext, adapt, effort_word, set};
 
 pub(crate) mod answer;
@@ -82,7 +83,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         let tools = request.tools.iter().map(|tool| {
             json!({
                 "type": "function", "name": tool.name, "description": tool.description,
-                "parameters": tool.input_schema, "strict": false,
+                "parameters": plain_object(&tool.input_schema), "strict": false,
             })
         });
         set(&mut body, "tools", tools.collect());

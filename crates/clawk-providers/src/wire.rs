@@ -49,6 +49,26 @@ impl RequestContext<'_> {
         has_domain(self.owner.host, "mistral.ai")
     }
 
+    /// OpenAI's own service, or Azure's.
+    pub(crate) fn is_openai(&self) -> bool {
+        const DOMAINS: [&str; 2] = ["openai.com", "openai.azure.com"];
+        DOMAINS.iter().any(|domain| has_domain(self.owner.host, domain))
+    }
+
+    /// The model refuses calls without `reasoning_content`, also those of another model.
+    pub(crate) fn wants_reasoning(&self) -> bool {
+        const DOMAINS: [&str; 3] = ["deepseek.com", "moonshot.ai", "moonshot.cn"];
+        DOMAINS.iter().any(|domain| has_domain(self.owner.host, domain))
+            || ["deepseek", "kimi"]
+                .iter()
+                .any(|name| own_name(self.owner.model).starts_with(name))
+    }
+
+    /// The model refuses calls without a thought signature, also those of another model.
+    pub(crate) fn wants_signatures(&self) -> bool {
+        has_domain(self.owner.host, "googleapis.com") || self.owner.model.starts_with("gemini-")
+    }
+
     /// How ids of calls are written, where the dialect usually writes them like `usual`.
     pub(crate) fn id_rule(&self, usual: IdRule) -> IdRule {
         match self.request.adaptation.short_call_ids || self.is_mistral() {
@@ -68,6 +88,12 @@ impl RequestContext<'_> {
         let takes = TAKES_KEY.iter().any(|domain| has_domain(self.owner.host, domain));
         self.request.cache_key.as_deref().filter(|_| takes)
     }
+}
+
+/// A model's name without those of the services that pass it on, in lower case.
+fn own_name(model: &str) -> String {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    name.to_ascii_lowercase()
 }
 
 /// Whether the host is this domain or below it.

@@ -69,6 +69,8 @@ enum Verb {
     DeadLetters(cmd::dead_letters::Args),
     /// List answers that are not delivered yet, and retry dead ones
     Outbox(cmd::outbox::Args),
+    /// List the models that providers' servers offer
+    Provider(cmd::provider::Args),
     /// Show the state of a running agent's channels; pair people, fire triggers
     Channels(cmd::channels::Args),
     /// Show, verify, replay and export the record of what happened
@@ -137,6 +139,7 @@ impl Cli {
             Verb::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             Verb::Outbox(args) => cmd::outbox::run(&args),
+            Verb::Provider(args) => cmd::provider::run(&args, config.as_deref()),
             Verb::Channels(args) => cmd::channels::run(&args, config.as_deref()),
             Verb::Trace(args) => cmd::trace::run(&args, config.as_deref()),
             Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),

@@ -350,16 +350,21 @@ impl Blueprint {
         Ok(keeper)
     }
 
+    /// What makes the manifest's providers.
+    pub(crate) fn provider_factory(&self) -> Factory {
+        Factory::new(
+            self.resolver.clone(),
+            self.config.settings.providers.clone(),
+            self.scripts.clone(),
+        )
+    }
+
     /// The providers that the manifest names, by name.
     ///
     /// # Errors
     /// Why each of the others can't be served here.
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Vec<String>> {
-        let factory = Factory::new(
-            self.resolver.clone(),
-            self.config.settings.providers.clone(),
-            self.scripts.clone(),
-        );
+        let factory = self.provider_factory();
         let (mut made, mut faults) = (BTreeMap::new(), Vec::new());
         for spec in &self.manifest.providers {
             match factory.provider(spec) {

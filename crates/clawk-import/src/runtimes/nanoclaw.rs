@@ -10,6 +10,9 @@ use crate::settings::{Settings, text_of};
 use crate::source::SourcePath;
 use crate::workspace;
 
+/// The catalogue's name: the model behind it is a current one.
+const DEFAULT_MODEL: &str = "anthropic:medium";
+
 pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     let folder = &source.root;
     let (main, global) = (folder.join("groups/main"), folder.join("groups/global"));
@@ -26,7 +29,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     draft.name = env.text("ASSISTANT_NAME");
     let model = env
         .text("ANTHROPIC_MODEL")
-        .unwrap_or_else(|| "claude-sonnet-4-5".to_owned());
+        .unwrap_or_else(|| DEFAULT_MODEL.to_owned());
     if env.take("CLAUDE_CODE_OAUTH_TOKEN").is_some() {
         let reason = "a subscription's token is for that vendor's own program: use an API key";
         draft.report.left(".env: CLAUDE_CODE_OAUTH_TOKEN", reason);

@@ -12,11 +12,11 @@ use crate::settings::{Settings, first_file, text_of};
 use crate::source::SourcePath;
 use crate::{channels, emit, workspace};
 
-/// Short names of models in use there.
+/// Short names of models in use there, and the catalogue's names for what they mean today.
 const SHORT: &[(&str, &str)] = &[
-    ("sonnet", "claude-sonnet-4-5"),
-    ("opus", "claude-opus-4-5"),
-    ("haiku", "claude-haiku-4-5"),
+    ("sonnet", "anthropic:medium"),
+    ("opus", "anthropic:large"),
+    ("haiku", "anthropic:small"),
 ];
 
 pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {

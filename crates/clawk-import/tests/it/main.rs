@@ -251,6 +251,10 @@ fn tinyclaw() {
         text.contains("leader-worker") && text.contains("discord") && !text.contains("telegram"),
         "{text}"
     );
+    assert!(
+        text.contains("model: \"anthropic:medium\"") || text.contains("model: anthropic:medium"),
+        "a short name means a current model\n{text}"
+    );
     let member = import
         .files
         .iter()
@@ -274,6 +278,10 @@ fn nanoclaw() {
         .unwrap();
     let import = import(Runtime::Nanoclaw, &home).unwrap();
     let text = valid(Runtime::Nanoclaw, &import);
+    assert!(
+        text.contains("anthropic:medium"),
+        "the usual model is a current one\n{text}"
+    );
     assert!(
         text.contains("You are Andy.") && text.contains("0 9 * * *") && text.contains("telegram"),
         "{text}"

@@ -23,6 +23,7 @@ pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod outbox;
 pub(crate) mod policy;
+pub(crate) mod provider;
 pub(crate) mod resolve;
 pub(crate) mod run;
 pub(crate) mod sandbox;

@@ -1,0 +1,170 @@
+//! `clawk provider models`: what the models' servers of a manifest offer, and what the catalogue knows of it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clawk_kernel::ModelFacts;
+use clawk_manifest::model::Provider;
+use clawk_providers::ListedModel;
+use serde_json::{Value, json};
+
+use crate::compose::{self, Blueprint};
+use crate::config::Config;
+use crate::out::{self, Format, Paint, one_line};
+
+/// Flags of `clawk provider`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: ProviderAction,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk provider models
+  clawk provider models main
+  clawk provider models --manifest agent/claw.yaml --format json
+
+Each provider's own server is asked, with the provider's own key.";
+
+#[derive(Debug, clap::Subcommand)]
+enum ProviderAction {
+    /// List the models that a provider's server offers, with window, price and shutdown date
+    Models(ModelsArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ModelsArgs {
+    /// The provider [default: all of the manifest]
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+
+    /// The agent's manifest
+    #[arg(long, value_name = "CLAW", default_value = "claw.yaml")]
+    manifest: PathBuf,
+
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Lists them.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    match &args.action {
+        ProviderAction::Models(args) => compose::runtime()?.block_on(list_models(args, config)),
+    }
+}
+
+async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCode> {
+    let config = Config::load(config, Some(&args.manifest))?;
+    // A folder that nobody agreed to decides neither which secret is sent nor where to.
+    let blueprint = Blueprint::with_config(&args.manifest, config)
+        .await?
+        .agreed(false, crate::trust::asks())
+        .await?;
+    let wanted = |provider: &&Provider| args.name.as_ref().is_none_or(|name| *name == provider.name);
+    let providers: Vec<&Provider> = blueprint.manifest.providers.iter().filter(wanted).collect();
+    if let (Some(name), true) = (&args.name, providers.is_empty()) {
+        let path = args.manifest.display();
+        bail!("`{path}` declares no provider `{}`", one_line(name));
+    }
+    let factory = blueprint.provider_factory();
+    let catalogue = &blueprint.config.settings.prices.catalogue;
+    let (mut failed, mut document) = (false, Vec::new());
+    for provider in providers {
+        let listed = match factory.list_models(provider).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                out::note(&error.to_string());
+                failed = true;
+                continue;
+            }
+        };
+        let rows = listed.iter().map(|model| ModelRow {
+            model,
+            facts: catalogue.find(&model.id),
+            is_used: model.id == catalogue.resolve(&provider.model),
+        });
+        match args.format {
+            Format::Json => document.push(json!({
+                "provider": provider.name, "models": rows.map(|row| row.json()).collect::<Vec<_>>(),
+            })),
+            Format::Human => show(provider, rows)?,
+        }
+    }
+    if args.format == Format::Json {
+        out::json(&json!({ "providers": document, "catalogue_date": catalogue.date() }))?;
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// A model of a server, and what the catalogue knows of it.
+struct ModelRow<'a> {
+    model: &'a ListedModel,
+    facts: Option<&'a ModelFacts>,
+    /// The manifest names it.
+    is_used: bool,
+}
+
+impl ModelRow<'_> {
+    /// The server's word comes first.
+    fn window_tokens(&self) -> Option<u64> {
+        self.model
+            .window_tokens
+            .or_else(|| self.facts.and_then(|facts| facts.window_tokens))
+    }
+
+    fn shutdown(&self) -> Option<&str> {
+        let known = self.facts.and_then(|facts| facts.shutdown.as_deref());
+        self.model.shutdown.as_deref().or(known)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "id": self.model.id,
+            "used": self.is_used,
+            "window_tokens": self.window_tokens(),
+            "price": self.facts.and_then(|facts| facts.price),
+            "shutdown": self.shutdown(),
+            "successor": self.facts.and_then(|facts| facts.successor.as_deref()),
+        })
+    }
+}
+
+fn show<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Result<()> {
+    let paint = Paint::stdout();
+    let rows: Vec<ModelRow<'a>> = rows.collect();
+    let name = one_line(&provider.name).to_string();
+    out::line(&format!("{}: {} models", paint.bold(&name), rows.len()))?;
+    for row in &rows {
+        let mut facts = Vec::new();
+        if row.is_used {
+            facts.push("this agent's".to_owned());
+        }
+        if let Some(tokens) = row.window_tokens() {
+            facts.push(format!("window {tokens} tokens"));
+        }
+        if let Some(price) = row.facts.and_then(|facts| facts.price) {
+            let (input, output) = (dollars(price.input), dollars(price.output));
+            facts.push(format!("{input} in, {output} out per million tokens"));
+        }
+        if let Some(day) = row.shutdown() {
+            let instead = row.facts.and_then(|facts| facts.successor.as_deref());
+            let instead = instead.map_or(String::new(), |successor| format!(", then `{successor}`"));
+            facts.push(paint.yellow(&format!("shut down on {}{instead}", one_line(day))));
+        }
+        let facts = match facts.is_empty() {
+            true => String::new(),
+            false => format!("  {}", facts.join("; ")),
+        };
+        out::line(&format!("  {}{facts}", one_line(&row.model.id)))?;
+    }
+    Ok(())
+}
+
+/// Millionths of a dollar.
+fn dollars(microusd: u64) -> String {
+    format!("${}.{:02}", microusd / 1_000_000, microusd % 1_000_000 / 10_000)
+}
