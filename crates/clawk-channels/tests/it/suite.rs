@@ -170,6 +170,7 @@ pub(crate) async fn start(
 }
 
 /// The same beside an encrypted state.
+#[cfg(all(feature = "nats", feature = "redis"))]
 pub(crate) async fn start_sealed(
     rig: &Rig,
     kernel: Kernel,
