@@ -89,24 +89,20 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
         arguments: arguments.clone(),
     };
     let changes = situation.changes(&subject);
+    let origins = engine.value_origins(&account.verdict, &subject);
     match format {
-        Format::Json => {
-            let mut shown = document(&subject, &account, &changes, facts.doubt.as_deref());
-            if let Value::Object(members) = &mut shown {
-                let origins = engine.value_origins(&account.verdict, &subject);
-                members.insert("values".to_owned(), origins.iter().map(value_document).collect());
-            }
-            out::json(&shown)?;
-        }
-        Format::Human => {
-            let mut notes: Vec<String> = engine
-                .value_origins(&account.verdict, &subject)
-                .iter()
-                .map(value_line)
-                .collect();
-            notes.extend(facts.doubt.as_deref().map(|doubt| format!("note: {doubt}")));
-            people(&subject, &account, &changes, &notes)?;
-        }
+        Format::Json => out::json(&document(
+            &subject,
+            &account,
+            &changes,
+            (facts.doubt.as_deref(), &origins),
+        ))?,
+        Format::Human => people(
+            &subject,
+            &account,
+            &changes,
+            &notes(facts.doubt.as_deref(), &origins),
+        )?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -171,6 +167,12 @@ impl GivenResult {
             text: text.to_owned(),
         })
     }
+}
+
+/// What is said below the rules: where values came from, and what is not known of the tool.
+fn notes(doubt: Option<&str>, origins: &[ValueOrigin]) -> Vec<String> {
+    let doubt = doubt.map(|doubt| format!("note: {doubt}"));
+    origins.iter().map(value_line).chain(doubt).collect()
 }
 
 fn value_document(origin: &ValueOrigin) -> Value {
@@ -243,7 +245,12 @@ fn origin(verdict: &clawk_policy::Verdict) -> String {
     text
 }
 
-fn document(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], doubt: Option<&str>) -> Value {
+fn document(
+    subject: &Subject<'_>,
+    account: &Account<'_>,
+    changes: &[Change],
+    (doubt, origins): (Option<&str>, &[ValueOrigin]),
+) -> Value {
     let step = |step: &Step<'_>| {
         json!({
             "policy": step.policy, "rule_id": step.rule_id, "action": step.effect.name(),
@@ -277,6 +284,7 @@ fn document(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], do
         "verdict": shown(&account.verdict),
         "decided_by": account.decided().map(|said| said.layer.to_string()),
         "layers": layers, "changes": changes, "doubt": doubt,
+        "values": origins.iter().map(value_document).collect::<Vec<_>>(),
     })
 }
 
