@@ -18,6 +18,9 @@ pub type FileOrigins = BTreeMap<String, BTreeSet<String>>;
 pub struct ForkPoint {
     /// The hash of the last event that counts.
     pub event_hash: Digest,
+    /// The turn that goes on stays its sender's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_sender: bool,
     /// Its sequence.
     pub sequence: u64,
     /// The source.

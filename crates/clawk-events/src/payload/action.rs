@@ -165,6 +165,9 @@ payloads! {
         reason: Option<String>,
         /// The request.
         request_id: String,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.egress.connected`. A connection of a call was served.

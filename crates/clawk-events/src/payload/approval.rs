@@ -47,6 +47,9 @@ payloads! {
         /// What the person had seen.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         seen: AddedField<String>,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.approval.voided`. A fact that an approval was bound to changed before the run.
@@ -87,6 +90,9 @@ payloads! {
         request_id: String,
         /// What the person was shown.
         shown: String,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.approval.revoked`. A standing grant ended.
@@ -109,6 +115,9 @@ payloads! {
         reason: Option<String>,
         /// The session; none: the whole agent.
         session: Option<Uuid>,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.stop.lifted`. An operator lifted a stop.

@@ -100,6 +100,9 @@ payloads! {
         reason: String,
         /// Size in bytes.
         size_bytes: u64,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.message.answered`. A message's turn ended.
@@ -146,6 +149,9 @@ payloads! {
         /// The cause as a word, where there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<String>,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.claims.judged`. A model looked for sentences of an answer that the record does not support.
@@ -183,6 +189,9 @@ payloads! {
         reason: String,
         /// The turn.
         turn: Uuid,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.delivery.started`. An answer is about to be sent to its conversation.
@@ -215,6 +224,9 @@ payloads! {
         platform_id: Option<String>,
         /// Why.
         reason: Option<String>,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.delivery.requeued`. An answer that could not be delivered is tried again.

@@ -115,6 +115,9 @@ payloads! {
         took: Vec<BudgetUse>,
         /// The turn.
         turn: Uuid,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.provider.adapted`. Requests to an endpoint are written in another form, or smaller, than usual.
@@ -148,6 +151,9 @@ payloads! {
         provider: String,
         /// Why.
         reason: String,
+        /// Digest of the content that holds the words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.budget.warned`. A limit passed its warning mark.
