@@ -167,6 +167,13 @@ pub struct Paired {
     pub pending: Vec<Pending>,
 }
 
+fn read_schedules(parts: &Parts) -> Result<Arc<Schedules>, KernelError> {
+    let schedules = Schedules::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
+    schedules
+        .map(Arc::new)
+        .map_err(|reason| KernelError::Refused(format!("the agent's schedules can't be read: {reason}")))
+}
+
 impl Channels {
     /// Starts every channel of the agent's manifest.
     ///
@@ -226,10 +233,7 @@ impl Channels {
                 });
             }
         }
-        let schedules = Schedules::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
-        let schedules = Arc::new(schedules.map_err(|reason| {
-            KernelError::Refused(format!("the agent's schedules can't be read: {reason}"))
-        })?);
+        let schedules = read_schedules(&parts)?;
         let (due, places, ending) = (Arc::clone(&schedules), Arc::clone(&made), over.clone());
         tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));

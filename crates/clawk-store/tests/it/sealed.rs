@@ -333,7 +333,7 @@ async fn is_whole(state: &StateDir) {
     assert_eq!(vector.len(), PLANTED.len());
     let owed = state.journal().outbox(9).await.unwrap();
     assert_eq!(
-        owed[0].reason.as_deref(),
+        owed.first().unwrap().reason.as_deref(),
         Some(&*format!("the server said: {PLANTED}"))
     );
     let scan = Scan {
