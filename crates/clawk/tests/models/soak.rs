@@ -103,7 +103,7 @@ impl ServerCount {
 
     fn shape(&mut self) -> AnswerShape {
         // Half of all answers are whole, so that conversations go on.
-        let whole = self.random() % 2 == 0;
+        let whole = self.random().is_multiple_of(2);
         let shapes = if whole { &SHAPES[..15] } else { &SHAPES[..] };
         let at = usize::try_from(self.random()).unwrap_or(0) % shapes.len();
         shapes[at]
